@@ -9,25 +9,40 @@ use crate::{Inner, dynamodb, sqs};
 use futures::future::BoxFuture;
 use serde_json::json;
 
+/// What is known about the sender of a request besides its body.
+#[derive(Clone, Copy)]
+pub(crate) struct Caller<'a> {
+    /// The URL that it used, as in `http://localhost:8000`.
+    pub endpoint: &'a str,
+    /// The consumer that it says it is; see `sqs::consumers`.
+    pub consumer: Option<&'a str>,
+}
+
 impl Inner {
-    /// Handles one request. `endpoint` is the URL that the client used, as in `http://localhost:8000`.
+    /// Handles one request.
     ///
     /// Boxed here: the body of an `async fn` is compiled again in every crate that awaits it, and this one is half of the crate.
     pub(crate) fn dispatch<'a>(
         &'a self,
         service: Service,
         operation: &'a str,
-        endpoint: &'a str,
+        caller: Caller<'a>,
         body: &'a [u8],
     ) -> BoxFuture<'a, Result<Answer, Lost>> {
-        Box::pin(self.counted(service, operation, endpoint, body))
+        Box::pin(self.counted(service, operation, caller, body))
     }
 
-    async fn counted(&self, service: Service, operation: &str, endpoint: &str, body: &[u8]) -> Result<Answer, Lost> {
+    async fn counted(
+        &self,
+        service: Service,
+        operation: &str,
+        caller: Caller<'_>,
+        body: &[u8],
+    ) -> Result<Answer, Lost> {
         let target = format!("{}.{operation}", service.target_prefix());
         let counted = if is_known(service, operation) { &target } else { "unknown" };
         self.counters.request(counted);
-        let outcome = self.faulty(service, operation, endpoint, body).await;
+        let outcome = self.faulty(service, operation, caller, body).await;
         if outcome.as_ref().is_ok_and(|answer| !answer.is_error()) {
             return outcome;
         }
@@ -35,27 +50,27 @@ impl Inner {
         outcome
     }
 
-    async fn faulty(&self, service: Service, operation: &str, endpoint: &str, body: &[u8]) -> Result<Answer, Lost> {
+    async fn faulty(&self, service: Service, operation: &str, caller: Caller<'_>, body: &[u8]) -> Result<Answer, Lost> {
         let call = Call { service, operation, body };
         let hook = self.fault_hook.read().unwrap_or_else(PoisonError::into_inner).clone();
         match hook.and_then(|hook| hook(&call)) {
-            None => Ok(self.perform(service, operation, endpoint, body).await),
+            None => Ok(self.perform(service, operation, caller, body).await),
             Some(Fault::LostAfter) => {
-                self.perform(service, operation, endpoint, body).await;
+                self.perform(service, operation, caller, body).await;
                 Err(Lost)
             }
             Some(Fault::Behind) => match fault::behind(call) {
                 Some(answer) => Ok(answer),
-                None => Ok(self.perform(service, operation, endpoint, body).await),
+                None => Ok(self.perform(service, operation, caller, body).await),
             },
             Some(Fault::Overtaken(seconds)) => {
                 let late = fault::overtaken(call, seconds);
-                Ok(self.perform(service, operation, endpoint, late.as_deref().unwrap_or(body)).await)
+                Ok(self.perform(service, operation, caller, late.as_deref().unwrap_or(body)).await)
             }
             Some(fault @ Fault::Partly(most)) => match fault::part(call, most) {
                 Some((None, rest)) => Ok(fault::with_rest(Answer::ok(&json!({})), rest)),
                 Some((Some(body), rest)) => {
-                    Ok(fault::with_rest(self.perform(service, operation, endpoint, &body).await, rest))
+                    Ok(fault::with_rest(self.perform(service, operation, caller, &body).await, rest))
                 }
                 None => fault::instead(fault, call),
             },
@@ -63,12 +78,12 @@ impl Inner {
         }
     }
 
-    async fn perform(&self, service: Service, operation: &str, endpoint: &str, body: &[u8]) -> Answer {
+    async fn perform(&self, service: Service, operation: &str, caller: Caller<'_>, body: &[u8]) -> Answer {
         if body.len() > service.body_max_bytes() {
             return Answer::error(413, "RequestEntityTooLarge", "The request is too large.");
         }
         match service {
-            Service::Sqs => self.sqs.call(operation, endpoint, body).await,
+            Service::Sqs => self.sqs.call(operation, caller, body).await,
             Service::DynamoDb => self.dynamodb.call(operation, body).await,
             Service::EventBridge => self.events.call(operation, body).await,
         }

@@ -7,8 +7,9 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::{Body, Bytes, to_bytes};
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, Method, Response, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, Method, Response, StatusCode, header};
 use axum::response::IntoResponse;
+use futures::StreamExt;
 use futures::future::BoxFuture;
 use stepwarden_guard::listener::{self, Limits, Refusal, Settings};
 use tokio::net::TcpListener;
@@ -16,7 +17,9 @@ use tokio::sync::watch;
 
 use crate::Inner;
 use crate::answer::Answer;
+use crate::dispatch::Caller;
 use crate::service::{Service, target};
+use crate::sqs::consumers::{self, Refused};
 
 /// How long calls in progress may take after a shutdown has begun.
 const GRACE: Duration = Duration::from_secs(7);
@@ -62,11 +65,14 @@ fn refuse(refusal: Refusal) -> Response<Body> {
 async fn handle(State(mut door): State<Door>, request: Request) -> Response<Body> {
     let (request, body) = request.into_parts();
     if request.method == Method::GET {
+        if let Some(name) = request.uri.path().strip_prefix("/consumers/") {
+            return consumer(door, name);
+        }
         return plain(StatusCode::OK, "healthy: SQS, DynamoDB and EventBridge\n");
     }
     if request.method != Method::POST {
         let mut refused = plain(StatusCode::METHOD_NOT_ALLOWED, "POST requests to this endpoint\n");
-        refused.headers_mut().insert(header::ALLOW, axum::http::HeaderValue::from_static("GET, HEAD, POST"));
+        refused.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD, POST"));
         return refused;
     }
     let headers = &request.headers;
@@ -87,6 +93,7 @@ async fn handle(State(mut door): State<Door>, request: Request) -> Response<Body
         return plain(StatusCode::BAD_REQUEST, "the body cannot be read\n");
     };
     let endpoint = format!("http://{}", text(headers, header::HOST.as_str()).unwrap_or_default());
+    let caller = Caller { endpoint: &endpoint, consumer: text(headers, consumers::HEADER) };
     // A long poll would hold up the shutdown for its 20 seconds. While it waits it has taken no message.
     let may_wait = operation == "ReceiveMessage";
     let closing = async {
@@ -97,7 +104,7 @@ async fn handle(State(mut door): State<Door>, request: Request) -> Response<Body
     };
     tokio::select! {
         biased;
-        answer = door.inner.dispatch(service, operation, &endpoint, &body) => match answer {
+        answer = door.inner.dispatch(service, operation, caller, &body) => match answer {
             Ok(answer) => respond(service, answer),
             Err(lost) => broken(lost),
         },
@@ -106,6 +113,25 @@ async fn handle(State(mut door): State<Door>, request: Request) -> Response<Body
             Answer::error(503, "ServiceUnavailable", "The endpoint is stopping."),
         ),
     }
+}
+
+/// Answers for as long as the consumer lives: the answer is dropped when its connection ends.
+fn consumer(mut door: Door, name: &str) -> Response<Body> {
+    let connection = match door.inner.sqs.connect(name) {
+        Ok(connection) => connection,
+        Err(Refused::Name) => return plain(StatusCode::BAD_REQUEST, &format!("{}\n", Refused::Name)),
+        Err(Refused::Taken) => return plain(StatusCode::CONFLICT, &format!("{}\n", Refused::Taken)),
+    };
+    let until_closing = async move {
+        let _connection = connection;
+        let _ = door.closing.wait_for(|closing| *closing).await;
+        Ok::<_, io::Error>(Bytes::from_static(b"closing\n"))
+    };
+    let connected = futures::stream::once(async { Ok(Bytes::from_static(b"connected\n")) });
+    let body = Body::from_stream(connected.chain(futures::stream::once(until_closing)));
+    let mut response = Response::new(body);
+    response.headers_mut().insert(consumers::HEADER, HeaderValue::from_static("connected"));
+    response
 }
 
 fn respond(service: Service, answer: Answer) -> Response<Body> {

@@ -165,3 +165,90 @@ async fn malformed_requests_are_refused_and_harm_nothing() {
     assert!(!counts.operations.contains_key("AmazonSQS.NoSuchThing"));
     assert!(counts.requests("unknown") > 0);
 }
+
+/// A consumer's connection; it is there when this returns.
+async fn consumer(address: SocketAddr, name: &str) -> (TcpStream, String) {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(format!("GET /consumers/{name} HTTP/1.1\r\nHost: localhost\r\n\r\n").as_bytes()).await.unwrap();
+    let mut answer = vec![0; 1024];
+    let read = stream.read(&mut answer).await.unwrap();
+    (stream, String::from_utf8_lossy(&answer[..read]).into_owned())
+}
+
+/// The answer to a receive for a consumer.
+async fn receive_as(address: SocketAddr, name: &str, wait_s: u32) -> String {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let body = format!(
+        r#"{{"QueueUrl":"work","MaxNumberOfMessages":10,"WaitTimeSeconds":{wait_s},"AttributeNames":["All"]}}"#
+    );
+    let head = format!(
+        "POST / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nX-Amz-Target: AmazonSQS.ReceiveMessage\r\n\
+         X-Stepwarden-Consumer: {name}\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer).await;
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+// What a dead consumer held comes again at once, as a receive that counts. What a living one holds, or one that says
+// nothing, stays invisible.
+#[tokio::test]
+async fn what_a_consumer_holds_is_given_back_when_its_connection_ends() {
+    let endpoints = memory();
+    let server = serve(&endpoints).await;
+    let client = sqs(&endpoints);
+    let url = queue(&client, "work", &[]).await;
+    let (first, answer) = consumer(server.address, "first").await;
+    assert_eq!(status(&answer), 200);
+    assert!(answer.contains("x-stepwarden-consumer: connected"), "{answer}");
+    let (_second, _) = consumer(server.address, "second").await;
+    for (body, who) in [("a", Some("first")), ("b", Some("second")), ("c", None), ("d", Some("first"))] {
+        common::send(&client, &url, body).await;
+        match who {
+            Some(who) => assert!(receive_as(server.address, who, 0).await.contains(&format!(r#""Body":"{body}""#))),
+            None => assert_eq!(bodies(&receive(&client, &url).await), [body]),
+        }
+    }
+    assert!(receive(&client, &url).await.is_empty());
+    // A receive in progress of the dead one takes none of them.
+    let dead = tokio::spawn(receive_as(server.address, "first", 20));
+    while endpoints.counts().requests("AmazonSQS.ReceiveMessage") < 6 {
+        tokio::task::yield_now().await;
+    }
+    drop(first);
+    let again = receive_as(server.address, "second", 20).await;
+    assert!(again.contains(r#""ApproximateReceiveCount":"2""#), "{again}");
+    let mut got: Vec<_> =
+        ["a", "b", "c", "d"].into_iter().filter(|b| again.contains(&format!(r#""Body":"{b}""#))).collect();
+    if got.len() < 2 {
+        let rest = receive_as(server.address, "second", 20).await;
+        got.extend(["a", "b", "c", "d"].into_iter().filter(|b| rest.contains(&format!(r#""Body":"{b}""#))));
+    }
+    assert_eq!(got, ["a", "d"]);
+    assert_eq!(status(&dead.await.unwrap()), 503);
+}
+
+#[tokio::test]
+async fn a_consumer_that_is_not_connected_or_has_no_name_is_refused() {
+    let endpoints = memory();
+    let server = serve(&endpoints).await;
+    let client = sqs(&endpoints);
+    let url = queue(&client, "work", &[]).await;
+    common::send(&client, &url, "a").await;
+    let refused = receive_as(server.address, "nobody", 0).await;
+    assert_eq!(status(&refused), 503);
+    assert!(refused.contains("open GET /consumers/NAME first"), "{refused}");
+    assert_eq!(bodies(&receive(&client, &url).await), ["a"]);
+    let (_first, answer) = consumer(server.address, "first").await;
+    assert_eq!(status(&answer), 200);
+    assert_eq!(status(&consumer(server.address, "first").await.1), 409);
+    for name in ["", "a%20b", &"x".repeat(65)] {
+        let (_stream, answer) = consumer(server.address, name).await;
+        assert_eq!(status(&answer), 400, "{answer}");
+    }
+    // The listener's end is the end of the connection.
+    server.stop.send(()).unwrap();
+    server.done.await.unwrap().unwrap();
+}

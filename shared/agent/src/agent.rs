@@ -118,6 +118,11 @@ pub(crate) struct Begun<'a> {
 }
 
 impl Begun<'_> {
+    /// When it is over; heartbeats move it.
+    pub(crate) fn complete_by(&self) -> Deadline {
+        self.complete_by.clone()
+    }
+
     /// Waits until the record knows that somebody works on it, because a heartbeat was answered: the message has done its
     /// part then. For ever without heartbeats.
     pub(crate) async fn known(&self) {

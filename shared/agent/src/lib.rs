@@ -6,11 +6,11 @@ pub mod breaker;
 mod error;
 mod heart;
 pub mod message;
-#[cfg(feature = "serve")]
+#[cfg(feature = "queues")]
 mod serve;
 mod time;
 
 pub use agent::{Agent, Call, Undo, Unreadable};
 pub use error::AgentError;
-#[cfg(feature = "serve")]
+#[cfg(feature = "queues")]
 pub use serve::{ServeError, serve};

@@ -9,10 +9,12 @@ use axum::http::HeaderMap;
 use axum::routing::{get, post};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
+use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use stepwarden_agent::{Agent, AgentError, Call, serve};
 use stepwarden_embedded::{Endpoints, Options};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
@@ -24,9 +26,18 @@ const PATIENCE: Duration = Duration::from_secs(60);
 // Not a test of its own: the program that the tests below start.
 #[test]
 fn serves_the_example() {
-    if std::env::var_os(SERVES).is_some() {
-        stock::main().unwrap();
+    match std::env::var(SERVES).as_deref() {
+        Ok("slow") => serve([Agent::new("stock").at_once(1).step("reserve", slow)]).unwrap(),
+        Ok(_) => stock::main().unwrap(),
+        Err(_) => {}
     }
+}
+
+/// Says that it has begun, and goes on for longer than any test.
+async fn slow(_: Call<Value>) -> Result<(), AgentError> {
+    println!("begun");
+    tokio::time::sleep(PATIENCE * 10).await;
+    Ok(())
 }
 
 struct Running(Child);
@@ -45,7 +56,7 @@ fn start(queues: SocketAddr, more: &[(&str, &str)]) -> Running {
         command.env(name, value);
     }
     command.env("AWS_ENDPOINT_URL", format!("http://{queues}")).envs(more.iter().copied());
-    Running(command.stdout(Stdio::null()).spawn().unwrap())
+    Running(command.stdout(Stdio::piped()).spawn().unwrap())
 }
 
 /// SQS with the queues of a stack called `shop`, and its client.
@@ -133,6 +144,28 @@ async fn a_process_answers_requests_and_deletes_them_then() {
         assert!(begin.elapsed() < PATIENCE, "it does not end");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
+}
+
+// Issue 24, point 1: neither the visibility timeout nor CompleteBy passes. What a slow program works on goes to no other.
+#[tokio::test]
+async fn what_a_killed_program_held_is_done_by_the_next_one_at_once() {
+    let (address, sqs, [requests, url]) = queues().await;
+    sqs.send_message().queue_url(&requests).message_body(request(1, "stock")).send().await.unwrap();
+    let mut slow = start(address, &[(SERVES, "slow")]);
+    let output = BufReader::new(slow.0.stdout.take().unwrap());
+    let begun = move || output.lines().map_while(Result::ok).any(|line| line.ends_with("begun"));
+    assert!(tokio::task::spawn_blocking(begun).await.unwrap());
+    let _next = start(address, &[]);
+    // The next program is at work, and the request of the slow one stays with it.
+    sqs.send_message().queue_url(&requests).message_body(request(2, "stock")).send().await.unwrap();
+    let done = &replies(&sqs, &url, 1).await[0].0;
+    assert_eq!((&done["task_id"], &done["outcome"]), (&json!("ord_2"), &json!("done")));
+    let killed = Instant::now();
+    slow.0.kill().unwrap();
+    let replies = replies(&sqs, &url, 1).await;
+    assert_eq!((&replies[0].0["task_id"], &replies[0].0["attempt"]), (&json!("ord_1"), &json!(1)));
+    // Less than half of the shortest other way, on the slowest machine.
+    assert!(killed.elapsed() < Duration::from_secs(15), "{:?}", killed.elapsed());
 }
 
 /// The events to bring, and what the function answered.

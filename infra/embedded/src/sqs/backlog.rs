@@ -28,6 +28,8 @@ pub(crate) struct Entry {
     pub source: Option<Arc<str>>,
     /// Number of its last consecutive receives that the end of a process cut short; they do not count in `receives`.
     pub cut_short: u32,
+    /// The number of the consumer that holds it; see `consumers`.
+    holder: Option<u64>,
     place: Place,
 }
 
@@ -38,9 +40,22 @@ enum Place {
     InFlight { until_ms: i64 },
 }
 
+/// How long a message waits whose consumer ended at this receive of it.
+fn pause_ms(receives: u32) -> i64 {
+    if receives <= 1 { 0 } else { 500 << (receives - 2).min(10) }
+}
+
 impl Entry {
     pub fn new(content: Arc<Content>) -> Self {
-        Self { content, receives: 0, first_received_ms: None, source: None, cut_short: 0, place: Place::Ready }
+        Self {
+            content,
+            receives: 0,
+            first_received_ms: None,
+            source: None,
+            cut_short: 0,
+            holder: None,
+            place: Place::Ready,
+        }
     }
 
     pub fn restored(content: Arc<Content>, standing: Standing, cut_short: u32) -> Self {
@@ -164,9 +179,16 @@ impl Backlog {
         was_received
     }
 
-    /// Delivers up to `max` messages, invisible until `until_ms`. Messages that were already received `receives_max`
+    /// Delivers up to `max` messages to `holder`, invisible until `until_ms`. Messages that were already received `receives_max`
     /// times, or were being handled during [`CUT_SHORT_MAX`] crashes, are removed instead. Call `advance` first.
-    pub fn take(&mut self, max: usize, until_ms: i64, now_ms: i64, receives_max: Option<u32>) -> Taken {
+    pub fn take(
+        &mut self,
+        max: usize,
+        until_ms: i64,
+        now_ms: i64,
+        receives_max: Option<u32>,
+        holder: Option<u64>,
+    ) -> Taken {
         let mut taken = Taken::default();
         while taken.received.len() < max {
             if self.in_flight >= IN_FLIGHT_MAX {
@@ -184,12 +206,37 @@ impl Backlog {
             }
             entry.receives = entry.receives.saturating_add(1);
             entry.first_received_ms.get_or_insert(now_ms);
+            entry.holder = holder;
             entry.place = Place::InFlight { until_ms };
             taken.received.push(entry.clone());
             self.due.insert((until_ms, row));
             self.in_flight += 1;
         }
         taken
+    }
+
+    /// Makes messages visible whose consumer is gone, and returns them. One that was received before waits for
+    /// [`pause_ms`], but no longer than it would have: it may be what ends its consumers.
+    pub fn give_back(&mut self, holder: u64, now_ms: i64) -> Vec<i64> {
+        let is_held = |row: &i64| {
+            let entry = self.entries.get(row)?;
+            let is_held = matches!(entry.place, Place::InFlight { .. }) && entry.holder == Some(holder);
+            is_held.then_some((*row, entry.receives))
+        };
+        let held: Vec<_> = self.due.iter().filter_map(|(until_ms, row)| Some((*until_ms, is_held(row)?))).collect();
+        let mut rows = Vec::new();
+        for (until_ms, (row, receives)) in held {
+            let again_ms = until_ms.min(now_ms + pause_ms(receives));
+            self.due.remove(&(until_ms, row));
+            if again_ms <= now_ms {
+                self.make_ready(row);
+            } else if let Some(entry) = self.entries.get_mut(&row) {
+                entry.place = Place::InFlight { until_ms: again_ms };
+                self.due.insert((again_ms, row));
+            }
+            rows.push(row);
+        }
+        rows
     }
 
     /// Removes up to `max` ready messages.
@@ -295,11 +342,11 @@ mod tests {
         let mut backlog = Backlog::default();
         let most = i64::try_from(IN_FLIGHT_MAX).unwrap();
         push(&mut backlog, 0..most + 10);
-        let taken = backlog.take(IN_FLIGHT_MAX + 10, 30_000, 0, None);
+        let taken = backlog.take(IN_FLIGHT_MAX + 10, 30_000, 0, None, None);
         assert_eq!((taken.received.len(), taken.over_limit), (IN_FLIGHT_MAX, true));
         assert_eq!(backlog.sizes(), Sizes { visible: 10, in_flight: IN_FLIGHT_MAX, delayed: 0 });
         assert!(backlog.delete(receipt(&taken.received[0])));
-        assert_eq!(backlog.take(10, 30_000, 0, None).received.len(), 1);
+        assert_eq!(backlog.take(10, 30_000, 0, None, None).received.len(), 1);
     }
 
     /// Not a measurement: an operation that read every message would take minutes here.
@@ -313,7 +360,7 @@ mod tests {
         while deleted < 100_000 {
             now_ms += 1;
             assert!(backlog.advance(now_ms, 1_000_000).expired.is_empty());
-            for (n, entry) in backlog.take(10, now_ms + 5, now_ms, None).received.iter().enumerate() {
+            for (n, entry) in backlog.take(10, now_ms + 5, now_ms, None, None).received.iter().enumerate() {
                 // Every other message is received again later.
                 if entry.receives > 1 || n % 2 == 0 {
                     deleted += usize::from(backlog.delete(receipt(entry)));
@@ -324,13 +371,33 @@ mod tests {
         assert!(started.elapsed().as_secs() < 30, "{:?}", started.elapsed());
     }
 
+    // It may be what ends them. It is never hidden longer than without their end being seen.
+    #[test]
+    fn a_message_that_ends_its_consumers_waits_longer_each_time() {
+        let mut backlog = Backlog::default();
+        push(&mut backlog, 0..1);
+        let (mut now_ms, mut waits) = (0, Vec::new());
+        for holder in 1..=5 {
+            assert_eq!(backlog.take(1, now_ms + 30_000, now_ms, None, Some(holder)).received.len(), 1);
+            assert!(backlog.give_back(holder + 1, now_ms).is_empty());
+            assert_eq!(backlog.give_back(holder, now_ms), [0]);
+            waits.push(backlog.next_due_ms().map_or(0, |due_ms| due_ms - now_ms));
+            now_ms += waits[waits.len() - 1];
+            let _ = backlog.advance(now_ms, 1_000_000);
+        }
+        assert_eq!(waits, [0, 500, 1000, 2000, 4000]);
+        assert_eq!(backlog.take(1, now_ms + 100, now_ms, None, Some(6)).received.len(), 1);
+        assert_eq!((backlog.give_back(6, now_ms), backlog.next_due_ms()), (vec![0], Some(now_ms + 100)));
+        assert_eq!(backlog.sizes(), Sizes { visible: 0, in_flight: 1, delayed: 0 });
+    }
+
     #[test]
     fn stale_receipt_changes_nothing() {
         let mut backlog = Backlog::default();
         push(&mut backlog, 0..1);
-        let first = backlog.take(1, 10, 0, None).received.remove(0);
+        let first = backlog.take(1, 10, 0, None, None).received.remove(0);
         assert_eq!(backlog.advance(10, 1000), Advanced { expired: vec![], given_back: vec![0] });
-        let second = backlog.take(1, 20, 10, None).received.remove(0);
+        let second = backlog.take(1, 20, 10, None, None).received.remove(0);
         assert!(!backlog.delete(receipt(&first)));
         assert!(!backlog.change_visibility(receipt(&first), 100, 10));
         assert!(backlog.change_visibility(receipt(&second), 100, 10));

@@ -75,6 +75,11 @@ impl Error {
         )
     }
 
+    pub fn no_consumer() -> Self {
+        let why = "The consumer that the request names is not connected: open GET /consumers/NAME first.";
+        Self { status: 503, ..Self::plain("ServiceUnavailable", why) }
+    }
+
     pub fn over_limit() -> Self {
         Self::plain("OverLimit", format!("The queue has {} messages in flight already.", super::IN_FLIGHT_MAX))
     }

@@ -10,6 +10,7 @@
 mod admin;
 mod attributes;
 mod backlog;
+pub(crate) mod consumers;
 mod error;
 mod fair;
 mod message;
@@ -36,8 +37,10 @@ pub use queue::QueueStat;
 use crate::answer::Answer;
 use crate::clock::Clock;
 use crate::counts::Counters;
+use crate::dispatch::Caller;
 use crate::store::{Lazy, Loaded, Store};
 use backlog::Entry;
+use consumers::Consumers;
 use queue::Queue;
 
 /// AWS, "ReceiveMessage". Seconds.
@@ -54,13 +57,14 @@ pub(crate) const BATCH_MAX: usize = 10;
 const CAREFUL_MS: i64 = 600_000;
 
 /// All operations that `call` knows; see above.
-pub(crate) const OPERATIONS: [&str; 14] = [
+pub(crate) const OPERATIONS: [&str; 15] = [
     "SendMessage",
     "SendMessageBatch",
     "ReceiveMessage",
     "DeleteMessage",
     "DeleteMessageBatch",
     "ChangeMessageVisibility",
+    "ChangeMessageVisibilityBatch",
     "CreateQueue",
     "DeleteQueue",
     "PurgeQueue",
@@ -88,6 +92,7 @@ pub(crate) struct Sqs {
     move_tasks: Mutex<BTreeSet<i64>>,
     /// See `CAREFUL_MS`.
     careful_until_ms: i64,
+    consumers: Consumers,
 }
 
 impl Sqs {
@@ -120,18 +125,21 @@ impl Sqs {
             run: Uuid::new_v4().as_fields().0,
             move_tasks: Mutex::default(),
             careful_until_ms: if loaded.after_kill { now_ms + CAREFUL_MS } else { 0 },
+            consumers: Consumers::default(),
         })
     }
 
-    /// Runs one operation. `endpoint` is the beginning of queue URLs, as in `http://localhost:8000`.
-    pub async fn call(self: &Arc<Self>, operation: &str, endpoint: &str, body: &[u8]) -> Answer {
+    /// Runs one operation. The caller's endpoint is the beginning of queue URLs.
+    pub async fn call(self: &Arc<Self>, operation: &str, caller: Caller<'_>, body: &[u8]) -> Answer {
+        let Caller { endpoint, consumer } = caller;
         let outcome = match operation {
             "SendMessage" => self.send(body).await,
             "SendMessageBatch" => self.send_batch(body).await,
-            "ReceiveMessage" => self.receive(body).await,
+            "ReceiveMessage" => self.receive(consumer, body).await,
             "DeleteMessage" => self.delete(body),
             "DeleteMessageBatch" => self.delete_batch(body),
             "ChangeMessageVisibility" => self.change_visibility(body),
+            "ChangeMessageVisibilityBatch" => self.change_visibility_batch(body),
             "CreateQueue" => self.create_queue(endpoint, body).await,
             "DeleteQueue" => self.delete_queue(body).await,
             "PurgeQueue" => self.purge_queue(body).await,

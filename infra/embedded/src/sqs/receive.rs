@@ -20,7 +20,7 @@ use crate::answer::Answer;
 use crate::store::{Attribute, Lazy, Write};
 
 impl Sqs {
-    pub(super) async fn receive(&self, body: &[u8]) -> Result<Answer, Error> {
+    pub(super) async fn receive(&self, consumer: Option<&str>, body: &[u8]) -> Result<Answer, Error> {
         let request: Receive = parse(body)?;
         let queue = self.queue(&request.queue_url)?;
         let max = request.max_number_of_messages.unwrap_or(1);
@@ -34,8 +34,8 @@ impl Sqs {
             bounded("VisibilityTimeout", timeout_s, 0, VISIBILITY_MAX_S)?;
         }
         let deadline = Instant::now() + Duration::from_secs(wait_s.unsigned_abs());
-        let take =
-            Take { max: usize::try_from(max).expect("checked to be positive"), timeout_s: request.visibility_timeout };
+        let max = usize::try_from(max).expect("checked to be positive");
+        let take = Take { max, timeout_s: request.visibility_timeout, consumer };
         let received = self.wait(&queue, take, deadline).await?;
         if self.clock.now_ms() < self.careful_until_ms && !received.is_empty() {
             let begun = received.iter().map(|entry| (entry.content.row, entry.cut_short + 1)).collect();
@@ -50,7 +50,7 @@ impl Sqs {
     /// Takes messages as soon as there are any, or none at `deadline`.
     ///
     /// Nothing is awaited between taking and returning, so a receiver that stops waiting has not taken anything.
-    async fn wait(&self, queue: &Arc<Queue>, take: Take, deadline: Instant) -> Result<Vec<Entry>, Error> {
+    async fn wait(&self, queue: &Arc<Queue>, take: Take<'_>, deadline: Instant) -> Result<Vec<Entry>, Error> {
         let mut waited = None;
         loop {
             let changed = queue.changed.notified();
@@ -77,8 +77,11 @@ impl Sqs {
     }
 
     /// Takes visible messages. Also returns when more become visible.
-    fn take(&self, queue: &Queue, take: Take) -> Result<(Taken, Option<i64>), Error> {
+    fn take(&self, queue: &Arc<Queue>, take: Take<'_>) -> Result<(Taken, Option<i64>), Error> {
         let now_ms = self.clock.now_ms();
+        // Locked until the messages are taken, so that a consumer whose end was seen takes nothing.
+        let mut consumers = take.consumer.map(|name| (self.consumers.lock(), name));
+        let holder = consumers.as_mut().map(|(consumers, name)| consumers.receives(name, queue)).transpose()?;
         let mut state = queue.lock();
         if state.deleted {
             return Err(Error::no_queue());
@@ -92,9 +95,9 @@ impl Sqs {
         let receives_max = dead_letters.as_ref().map(|(most, _)| *most);
         let timeout_s = take.timeout_s.unwrap_or(state.attributes.visibility_timeout_s);
         let due_before_ms = state.backlog.next_due_ms();
-        let taken = state.backlog.take(take.max, now_ms + timeout_s * 1000, now_ms, receives_max);
+        let taken = state.backlog.take(take.max, now_ms + timeout_s * 1000, now_ms, receives_max, holder);
         let next_due_ms = state.backlog.next_due_ms();
-        drop(state);
+        drop((state, consumers));
 
         let nearer = next_due_ms.is_some_and(|due| due_before_ms.is_none_or(|before| due < before));
         if nearer {
@@ -126,10 +129,12 @@ impl Sqs {
 }
 
 #[derive(Clone, Copy)]
-struct Take {
+struct Take<'a> {
     max: usize,
     /// `None`: the queue's visibility timeout.
     timeout_s: Option<i64>,
+    /// For which it takes; see `consumers`.
+    consumer: Option<&'a str>,
 }
 
 /// See `Queue::changed`.

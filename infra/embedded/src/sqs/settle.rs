@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use serde::de::DeserializeOwned;
+
 use super::error::Error;
 use super::queue::Queue;
 use super::receipt::Receipt;
@@ -19,12 +21,32 @@ impl Sqs {
     }
 
     pub(super) fn delete_batch(&self, body: &[u8]) -> Result<Answer, Error> {
-        let batch: Batch<Delete> = parse(body)?;
+        self.each(body, |queue, what| self.delete_one(queue, what))
+    }
+
+    pub(super) fn change_visibility(&self, body: &[u8]) -> Result<Answer, Error> {
+        let request: Single<ChangeVisibility> = parse(body)?;
+        let queue = self.queue(&request.queue_url)?;
+        self.change_one(&queue, &request.what)?;
+        Ok(Answer::empty())
+    }
+
+    pub(super) fn change_visibility_batch(&self, body: &[u8]) -> Result<Answer, Error> {
+        self.each(body, |queue, what| self.change_one(queue, what))
+    }
+
+    /// A batch of which each entry succeeds or fails by itself.
+    fn each<T: DeserializeOwned>(
+        &self,
+        body: &[u8],
+        settle: impl Fn(&Arc<Queue>, &T) -> Result<(), Error>,
+    ) -> Result<Answer, Error> {
+        let batch: Batch<T> = parse(body)?;
         let queue = self.queue(&batch.queue_url)?;
         batch.check()?;
         let mut outcome = BatchOutcome { successful: Vec::new(), failed: Vec::new() };
         for BatchEntry { id, what } in batch.entries {
-            match self.delete_one(&queue, &what) {
+            match settle(&queue, &what) {
                 Ok(()) => outcome.successful.push(EntryId { id }),
                 Err(error) => outcome.failed.push(FailedEntry::new(id, error)),
             }
@@ -32,22 +54,20 @@ impl Sqs {
         Ok(Answer::ok(&outcome))
     }
 
-    pub(super) fn change_visibility(&self, body: &[u8]) -> Result<Answer, Error> {
-        let request: Single<ChangeVisibility> = parse(body)?;
-        let queue = self.queue(&request.queue_url)?;
-        let receipt = receipt(&request.what.receipt_handle)?;
-        let timeout_s = request.what.visibility_timeout.ok_or_else(|| Error::missing("VisibilityTimeout"))?;
+    fn change_one(&self, queue: &Arc<Queue>, request: &ChangeVisibility) -> Result<(), Error> {
+        let receipt = receipt(&request.receipt_handle)?;
+        let timeout_s = request.visibility_timeout.ok_or_else(|| Error::missing("VisibilityTimeout"))?;
         bounded("VisibilityTimeout", timeout_s, 0, VISIBILITY_MAX_S)?;
         let now_ms = self.clock.now_ms();
         // A timeout that has ended must not be prolonged.
-        self.advance(&queue, &mut queue.lock(), now_ms);
+        self.advance(queue, &mut queue.lock(), now_ms);
         if receipt.run != self.run || !queue.change_visibility(receipt, timeout_s, now_ms) {
             return Err(Error::not_in_flight());
         }
         if timeout_s == 0 {
-            self.store_standing(&queue, &queue.lock(), &[receipt.row]);
+            self.store_standing(queue, &queue.lock(), &[receipt.row]);
         }
-        Ok(Answer::empty())
+        Ok(())
     }
 
     fn delete_one(&self, queue: &Arc<Queue>, request: &Delete) -> Result<(), Error> {

@@ -1,30 +1,22 @@
 //! The agent of the recovery runs, in a separate process that can be killed: each step takes a while, and is reported
-//! on standard output when it begins.
+//! on standard output when it begins. It is served as users serve theirs.
 
-use crate::pump::{self, Source, UnderWay, Work};
-use crate::queue_turns::Gate;
-use crate::system::{NAME_PREFIX, agent_handler, local_config};
-use agent::{Agent, AgentError, Call, Runtime, breaker};
 use anyhow::{Context, Result};
-use futures::FutureExt;
-use futures::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use shared::order::Id;
-use shared::pools::Layout;
 use shared::time::Timestamp;
 use std::io::Write;
-use std::sync::Arc;
 use std::time::Duration;
-use stepwarden_aws::config::queue;
-use stepwarden_aws::{Clients, SqsMessenger, wall_clock};
-use tokio::sync::watch;
+use stepwarden_agent::{Agent, AgentError, Call};
 
 /// Name by which the workflow of the recovery runs knows it.
 pub const NAME: &str = "worker";
+/// The steps of that workflow.
+pub const STEPS: [&str; 3] = ["first", "second", "third"];
 /// How long a step takes.
 pub const WORK: Duration = Duration::from_millis(100);
-/// Concurrent batches.
+/// Concurrent requests.
 const CONCURRENCY: usize = 64;
 
 /// An attempt at a step that begins; a line of JSON.
@@ -42,48 +34,20 @@ pub struct Begun {
     pub at: Timestamp,
 }
 
-struct Worker;
-
-impl Agent for Worker {
-    fn name(&self) -> &str {
-        NAME
-    }
-
-    fn act<'a>(&'a self, Call { request, .. }: Call<'a>) -> BoxFuture<'a, Result<Value, AgentError>> {
-        let begun = Begun {
-            order: request.task_id.clone(),
-            step: request.step.clone(),
-            attempt: request.attempt,
-            complete_by: request.complete_by,
-            at: Timestamp::now(),
-        };
-        let line = serde_json::to_string(&begun).expect("it has string keys only");
-        async move {
-            // The parent may be gone; then this process is about to be killed too.
-            let _ = writeln!(std::io::stdout(), "{line}");
-            tokio::time::sleep(WORK).await;
-            Ok(Value::Null)
-        }
-        .boxed()
-    }
+async fn work(call: Call<Value>) -> Result<(), AgentError> {
+    let Call { order_id, step, attempt, complete_by, .. } = call;
+    let begun = Begun { order: Id(order_id), step, attempt, complete_by, at: Timestamp::now() };
+    let line = serde_json::to_string(&begun).expect("it has string keys only");
+    // The parent may be gone; then this process is about to be killed too.
+    let _ = writeln!(std::io::stdout(), "{line}");
+    tokio::time::sleep(WORK).await;
+    Ok(())
 }
 
-/// Serves until it is killed, at the endpoints at `url`.
-pub async fn serve(url: &str) -> Result<()> {
-    let clients = Clients::unsigned(url);
-    let mut config = local_config(stepwarden_aws::ReplyQueues::default(), Layout::new(), vec![NAME.to_owned()], 1);
-    let own = queue::agent(NAME);
-    let found = clients.sqs.get_queue_url().queue_name(format!("{NAME_PREFIX}{own}")).send().await;
-    let source =
-        found.with_context(|| format!("looking for the agent's queue at {url}"))?.queue_url.unwrap_or_default();
-    config.queue_prefix = source.strip_suffix(&own).context("the queue has an unexpected name")?.to_owned();
-    let settings = agent::Settings { skew: config.clock_skew, breaker: breaker::Settings::default() };
-    let runtime = Arc::new(Runtime::new(vec![Arc::new(Worker)], settings, wall_clock()));
-    let act = agent_handler(&runtime, &Arc::new(SqsMessenger::new(&clients, &config)));
-    let work = Work::Begun(UnderWay::default());
-    let source = Source { sqs: clients.sqs, url: source, gate: Gate::new(CONCURRENCY, 1), class: 0, work };
-    let (_pause, paused) = watch::channel(false);
-    let (_stop, stopped) = watch::channel(false);
-    pump::run(source, act, paused, stopped).await;
-    Ok(())
+/// Serves until it is killed, at the endpoints that the environment names.
+pub async fn serve() -> Result<()> {
+    let agent = STEPS.iter().fold(Agent::new(NAME).at_once(CONCURRENCY), |agent, step| agent.step(step, work));
+    // It has a runtime of its own.
+    let served = tokio::task::spawn_blocking(|| stepwarden_agent::serve([agent])).await;
+    served.context("the agent ended")?.context("serving the agent")
 }

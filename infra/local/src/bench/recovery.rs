@@ -4,7 +4,7 @@
 //! The scheduler, the supervisor, the API and the data are one process on one machine. So an agent is killed alone, the
 //! scheduler is killed together with all these, and "everything" means both processes.
 
-use super::agent::{Begun, NAME, WORK};
+use super::agent::{Begun, NAME, STEPS, WORK};
 use super::latency::quantile;
 use super::lock;
 use crate::client::Api;
@@ -74,6 +74,11 @@ pub struct Kills {
     pub again_p50_ms: Option<f64>,
     /// The same: longest.
     pub again_max_ms: Option<f64>,
+    /// From the restart until the last order whose work the kill interrupted began its next step, in milliseconds:
+    /// median. It includes the time of the interrupted step, which is done again.
+    pub continues_p50_ms: Option<f64>,
+    /// The same: longest.
+    pub continues_max_ms: Option<f64>,
     /// From the restart until the last order that was open at the kill had ended, in milliseconds: median.
     pub final_p50_ms: f64,
     /// The same: longest.
@@ -131,12 +136,10 @@ impl<'a> World<'a> {
                 TIMEOUT.as_millis()
             )
         };
-        let workflow = format!(
-            "name = \"bench\"\n{}{}{}",
-            step("first", ""),
-            step("second", "after = [\"first\"]\n"),
-            step("third", "after = [\"second\"]\n")
-        );
+        let [first, second, third] = STEPS;
+        let after = |name: &str| format!("after = [\"{name}\"]\n");
+        let steps = [step(first, ""), step(second, &after(first)), step(third, &after(second))];
+        let workflow = format!("name = \"bench\"\n{}", steps.concat());
         std::fs::create_dir(folder.join("workflows")).context("creating a folder for the workflow")?;
         std::fs::write(folder.join("workflows/bench.toml"), workflow).context("writing the workflow")?;
         let durability = match durability {
@@ -153,22 +156,29 @@ impl<'a> World<'a> {
 
     async fn kill_often(&mut self, victim: Victim, kills: u32) -> Result<Kills> {
         let (mut all, mut again, mut until_final) = (Kills { kills, ..Kills::default() }, Vec::new(), Vec::new());
+        let mut continues = Vec::new();
         for kill in 0..kills {
             let orders = self.submit(&format!("{victim:?}-{kill}")).await?;
             let down_for = if victim == Victim::Agent || kill % 2 == 0 { Duration::ZERO } else { TIMEOUT };
             let (restart, at) = self.kill(victim, down_for).await?;
             self.wait_for(&orders).await.with_context(|| format!("after {victim:?} was killed"))?;
             until_final.push(ms(restart.elapsed()));
-            again.extend(lateness(std::mem::take(&mut *lock(&self.begun)), at));
+            let begun = std::mem::take(&mut *lock(&self.begun));
+            continues.extend(continued(&begun, at));
+            again.extend(lateness(begun, at));
             all.orders += orders.len() as u64;
         }
         until_final.sort_by(f64::total_cmp);
         again.sort_by(f64::total_cmp);
+        continues.sort_by(f64::total_cmp);
         let of_expired = |q| (!again.is_empty()).then(|| quantile(&again, q));
+        let of_continued = |q| (!continues.is_empty()).then(|| quantile(&continues, q));
         Ok(Kills {
             expired: again.len(),
             again_p50_ms: of_expired(0.5),
             again_max_ms: of_expired(1.0),
+            continues_p50_ms: of_continued(0.5),
+            continues_max_ms: of_continued(1.0),
             final_p50_ms: quantile(&until_final, 0.5),
             final_max_ms: quantile(&until_final, 1.0),
             ..all
@@ -256,6 +266,21 @@ fn lateness(begun: Vec<Begun>, restart: Timestamp) -> Vec<f64> {
     steps.values().flat_map(|attempts| attempts.values().zip(attempts.values().skip(1)).map(late)).collect()
 }
 
+/// Time from `restart` until the last order that was in progress began the step after its last one, in milliseconds.
+/// `None` if all were in their last step.
+fn continued(begun: &[Begun], restart: Timestamp) -> Option<f64> {
+    let mut orders: BTreeMap<&Id, Vec<&Begun>> = BTreeMap::new();
+    for one in begun {
+        orders.entry(&one.order).or_default().push(one);
+    }
+    let next = |attempts: Vec<&Begun>| {
+        let last = attempts.iter().filter(|one| one.at < restart).max_by_key(|one| one.at)?;
+        let after = attempts.iter().filter(|one| one.at >= restart && one.step != last.step).map(|one| one.at).min()?;
+        Some(restart.duration_until(after).as_secs_f64() * 1000.0)
+    };
+    orders.into_values().filter_map(next).max_by(f64::total_cmp)
+}
+
 /// A process, killed when dropped.
 struct Running(Child);
 
@@ -288,7 +313,11 @@ async fn start_system(folder: &Path, durability: &str, port: u16, token: &str) -
 /// Starts an agent; the attempts that it begins go to `begun`.
 fn start_agent(port: u16, begun: &Arc<Mutex<Vec<Begun>>>) -> Result<Running> {
     let mut command = program()?;
-    command.args(["bench-agent", &format!("http://127.0.0.1:{}", port + 1)]);
+    command.arg("bench-agent").env("AWS_ENDPOINT_URL", format!("http://127.0.0.1:{}", port + 1));
+    for (name, value) in [("AWS_REGION", "local"), ("AWS_ACCESS_KEY_ID", "x"), ("AWS_SECRET_ACCESS_KEY", "x")] {
+        command.env(name, value);
+    }
+    command.env("CLOCK_SKEW_MS", SKEW.as_millis().to_string());
     let begun = Arc::clone(begun);
     spawn(command, move |line| {
         // The last line of a killed agent may be incomplete.
@@ -330,12 +359,15 @@ impl Recovery {
         say!("recovery            steps of {} ms with a timeout of {} ms", self.step_ms, self.timeout_ms);
         for (name, killed) in [("agent", &self.agent), ("scheduler", &self.scheduler), ("everything", &self.everything)]
         {
-            let Kills { kills, orders, expired, again_p50_ms, again_max_ms, final_p50_ms, final_max_ms } = killed;
+            let Kills { kills, orders, expired, again_p50_ms, again_max_ms, final_p50_ms, final_max_ms, .. } = killed;
             say!(
                 "  {:<17} {kills} kills with {orders} orders open: all final p50 {final_p50_ms:.0} ms, at most \
                  {final_max_ms:.0} ms after the restart",
                 format!("{name} killed")
             );
+            if let (Some(p50), Some(most)) = (killed.continues_p50_ms, killed.continues_max_ms) {
+                say!("{:19} the last of them continued p50 {p50:.0} ms, at most {most:.0} ms after the restart", "");
+            }
             if let (Some(p50), Some(most)) = (again_p50_ms, again_max_ms) {
                 say!(
                     "{:19} {expired} steps ran again p50 {p50:.0} ms, at most {most:.0} ms after they had expired",
@@ -367,5 +399,23 @@ mod tests {
         assert_eq!(lateness(again.to_vec(), at(500)), [200.0]);
         assert_eq!(lateness(again.to_vec(), at(1200)), [50.0]);
         assert_eq!(lateness(again[..2].to_vec(), at(0)), [0.0; 0]);
+    }
+
+    // The slowest order counts, from the restart to its next step. The interrupted step itself is no progress.
+    #[test]
+    fn an_order_continues_when_the_step_after_the_interrupted_one_begins() {
+        let at = |ms: i64| Timestamp::from_millisecond(ms).unwrap();
+        let begun = |order: &str, step: &str, begun: i64| Begun {
+            order: Id::derive("tenant", order),
+            step: step.into(),
+            attempt: 1,
+            complete_by: at(1000),
+            at: at(begun),
+        };
+        let mut all = vec![begun("a", "first", 0), begun("a", "second", 90), begun("b", "third", 95)];
+        assert_eq!(continued(&all, at(100)), None);
+        all.extend([begun("a", "second", 130), begun("b", "third", 120), begun("a", "third", 240)]);
+        all.extend([begun("c", "first", 50), begun("c", "first", 150), begun("c", "second", 260)]);
+        assert_eq!(continued(&all, at(100)), Some(160.0));
     }
 }

@@ -82,7 +82,7 @@ pub async fn run(command: Command) -> Result<ExitCode> {
         | Command::Console(_)
         | Command::Demo(_)
         | Command::Bench(_)
-        | Command::BenchAgent(_)
+        | Command::BenchAgent
         | Command::Remotes(_)
         | Command::Simulate(_)
         | Command::Test(_)

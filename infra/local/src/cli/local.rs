@@ -1,6 +1,6 @@
 //! The verbs that run something on this machine.
 
-use super::args::{Bench, BenchAgent, Cli, Command, Completions, Console, Remotes, Simulate, Up};
+use super::args::{Bench, Cli, Command, Completions, Console, Remotes, Simulate, Up};
 use crate::data_folder::{TOKEN_FILE, keep_url};
 use crate::programs::Programs;
 use crate::project::{self, with_own};
@@ -29,8 +29,8 @@ pub async fn run(command: Option<Command>, folder: Option<&Path>) -> Result<Exit
         }
         Some(Command::Up(up)) => self::up(up, folder).await,
         Some(Command::Bench(bench)) => self::bench(bench).await,
-        Some(Command::BenchAgent(BenchAgent { url })) => {
-            bench::agent::serve(&url).await?;
+        Some(Command::BenchAgent) => {
+            bench::agent::serve().await?;
             Ok(ExitCode::SUCCESS)
         }
         Some(Command::Console(Console { port, at })) => {

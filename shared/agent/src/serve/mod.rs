@@ -1,7 +1,10 @@
 //! The same program as a Lambda function, and as a process that receives from SQS.
 
+mod held;
+#[cfg(feature = "serve")]
 mod lambda;
 mod post;
+mod presence;
 mod queues;
 
 use crate::Agent;
@@ -39,6 +42,7 @@ pub enum ServeError {
     #[error("cannot start: {0}")]
     Start(#[from] std::io::Error),
     /// The runtime of Lambda ended.
+    #[cfg(feature = "serve")]
     #[error("the runtime of Lambda ended: {0}")]
     Lambda(String),
 }
@@ -96,7 +100,7 @@ pub fn serve<A: Into<Agent>>(agents: impl IntoIterator<Item = A>) -> Result<(), 
     let post = post::client();
     let ready = |agent: A| agent.into().skew(place.skew).posts(post.clone());
     let agents = checked(agents.into_iter().map(ready).collect())?;
-    let is_lambda = std::env::var_os("AWS_LAMBDA_RUNTIME_API").is_some();
+    let is_lambda = cfg!(feature = "serve") && std::env::var_os("AWS_LAMBDA_RUNTIME_API").is_some();
     let _ = tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
         .with_ansi(false)
@@ -109,7 +113,11 @@ pub fn serve<A: Into<Agent>>(agents: impl IntoIterator<Item = A>) -> Result<(), 
     let runtime = runtime.enable_all().build()?;
     let served = runtime.block_on(async {
         let queues = queues::Queues::from_env(place).await;
-        if is_lambda { lambda::run(agents, queues).await } else { queues::run(agents, queues).await }
+        #[cfg(feature = "serve")]
+        if is_lambda {
+            return lambda::run(agents, queues).await;
+        }
+        queues::run(agents, queues).await
     });
     // What is still running was given its time.
     runtime.shutdown_background();

@@ -1,9 +1,12 @@
 //! The queues in SQS, and the process that receives from them.
 
+use super::held::{Held, VISIBLE_AFTER};
+use super::presence::Presence;
 use super::{Place, ServeError};
 use crate::Agent;
 use crate::message::Reply;
 use aws_config::BehaviorVersion;
+use aws_config::retry::RetryConfig;
 use aws_config::timeout::TimeoutConfig;
 use aws_sdk_sqs::error::DisplayErrorContext;
 use aws_sdk_sqs::types::{Message, MessageSystemAttributeName};
@@ -17,6 +20,8 @@ use tokio::task::JoinSet;
 const GRACE: Duration = Duration::from_secs(5);
 /// Wait after a call of SQS that failed.
 const PAUSE: Duration = Duration::from_secs(1);
+/// Wait after the first receive that failed; it doubles with each further one up to [`PAUSE`].
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
 /// Longest wait for messages, in seconds; SQS allows no more.
 const POLL_S: i32 = 20;
 /// One call of SQS, and all its repetitions.
@@ -29,14 +34,21 @@ pub(super) struct Queues {
     place: Place,
     sqs: aws_sdk_sqs::Client,
     urls: Mutex<HashMap<String, String>>,
+    held: Held,
+    presence: Presence,
+}
+
+async fn client() -> aws_sdk_sqs::Client {
+    let [attempt, all] = CALL;
+    let timeouts = TimeoutConfig::builder().operation_attempt_timeout(attempt).operation_timeout(all).build();
+    let config = aws_config::defaults(BehaviorVersion::latest()).timeout_config(timeouts).load().await;
+    aws_sdk_sqs::Client::new(&config)
 }
 
 impl Queues {
     pub(super) async fn from_env(place: Place) -> Self {
-        let [attempt, all] = CALL;
-        let timeouts = TimeoutConfig::builder().operation_attempt_timeout(attempt).operation_timeout(all).build();
-        let config = aws_config::defaults(BehaviorVersion::latest()).timeout_config(timeouts).load().await;
-        Self { place, sqs: aws_sdk_sqs::Client::new(&config), urls: Mutex::default() }
+        let (held, presence) = (Held::default(), Presence::from_env());
+        Self { place, sqs: client().await, urls: Mutex::default(), held, presence }
     }
 
     /// The URL of a queue.
@@ -63,9 +75,22 @@ impl Queues {
 
     async fn receive(&self, agent: &str, most: usize) -> Result<Vec<Message>, String> {
         let url = self.url(self.place.requests(agent)).await?;
+        let named = self.presence.header().await;
         let receive = self.sqs.receive_message().queue_url(url).wait_time_seconds(POLL_S);
+        let receive = receive.visibility_timeout(i32::try_from(VISIBLE_AFTER.as_secs()).unwrap_or(i32::MAX));
         let receive = receive.message_system_attribute_names(MessageSystemAttributeName::ApproximateReceiveCount);
-        let received = receive.max_number_of_messages(i32::try_from(most.clamp(1, MOST)).unwrap_or(1)).send().await;
+        let receive = receive.max_number_of_messages(i32::try_from(most.clamp(1, MOST)).unwrap_or(1)).customize();
+        // The caller tries again, and sooner than the client would after the endpoint was restarted.
+        let once = aws_sdk_sqs::Config::builder().retry_config(RetryConfig::disabled());
+        let receive = receive.config_override(once);
+        let received = match named {
+            Some((name, value)) => {
+                let named =
+                    receive.mutate_request(move |request| drop(request.headers_mut().insert(name, value.clone())));
+                named.send().await
+            }
+            None => receive.send().await,
+        };
         let received = received.map_err(|e| format!("no requests can be received: {}", DisplayErrorContext(e)))?;
         Ok(received.messages.unwrap_or_default())
     }
@@ -82,13 +107,18 @@ impl Queues {
             request.map_err(|e| format!("left a message in the queue, not a request: {e}"))?;
         let receipt = message.receipt_handle.unwrap_or_default();
         let Some(begun) = agent.begin(&request).await else { return self.delete(agent, receipt).await };
+        let queue = self.url(self.place.requests(agent.name())).await?;
+        let mut holding = Some(self.held.hold(queue, receipt.clone(), begun.complete_by()));
         let mut is_gone = false;
         let reply = {
             let mut replying = std::pin::pin!(agent.reply(&begun, deliveries));
             loop {
                 tokio::select! {
                     reply = &mut replying => break reply,
-                    () = begun.known(), if !is_gone => is_gone = self.delete(agent, receipt.clone()).await.is_ok(),
+                    () = begun.known(), if !is_gone => {
+                        is_gone = self.delete(agent, receipt.clone()).await.is_ok();
+                        holding = holding.filter(|_| !is_gone);
+                    }
                 }
             }
         };
@@ -105,7 +135,10 @@ impl Queues {
             }
             sent?;
         }
-        if is_gone { Ok(()) } else { self.delete(agent, receipt).await }
+        // Until it is deleted: a renewal and a deletion may be under way together.
+        let deleted = if is_gone { Ok(()) } else { self.delete(agent, receipt).await };
+        drop(holding);
+        deleted
     }
 
     async fn delete(&self, agent: &Agent, receipt: String) -> Result<(), String> {
@@ -127,6 +160,7 @@ pub(super) async fn run(agents: Vec<Agent>, queues: Queues) -> Result<(), ServeE
     use tokio::signal::unix::{SignalKind, signal};
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let (stop, stopped) = watch::channel(false);
+    queues.held.renewed_by(client())?;
     let queues = Arc::new(queues);
     let mut all = JoinSet::new();
     for agent in agents {
@@ -143,6 +177,7 @@ pub(super) async fn run(agents: Vec<Agent>, queues: Queues) -> Result<(), ServeE
 async fn one(agent: Arc<Agent>, queues: Arc<Queues>, mut stopped: watch::Receiver<bool>) {
     let places = Arc::new(Semaphore::new(agent.at_once));
     let mut work = JoinSet::new();
+    let mut pause = FIRST_PAUSE;
     loop {
         let received = tokio::select! {
             biased;
@@ -157,6 +192,7 @@ async fn one(agent: Arc<Agent>, queues: Arc<Queues>, mut stopped: watch::Receive
         };
         match received {
             Ok(messages) => {
+                pause = FIRST_PAUSE;
                 for message in messages {
                     let (agent, queues) = (Arc::clone(&agent), Arc::clone(&queues));
                     let place = Arc::clone(&places).acquire_owned().await;
@@ -169,8 +205,9 @@ async fn one(agent: Arc<Agent>, queues: Arc<Queues>, mut stopped: watch::Receive
                 }
             }
             Err(error) => {
-                tracing::warn!(agent = agent.name(), error, "tries again in a second");
-                tokio::select! { () = tokio::time::sleep(PAUSE) => {}, _ = stopped.wait_for(|stop| *stop) => break }
+                tracing::warn!(agent = agent.name(), error, "tries again in {pause:?}");
+                tokio::select! { () = tokio::time::sleep(pause) => {}, _ = stopped.wait_for(|stop| *stop) => break }
+                pause = (pause * 2).min(PAUSE);
             }
         }
         while work.try_join_next().is_some() {}

@@ -278,13 +278,6 @@ impl Bench {
     }
 }
 
-/// The process that `bench` kills.
-#[derive(clap::Args)]
-pub struct BenchAgent {
-    /// URL of the endpoints
-    pub url: String,
-}
-
 /// A run in virtual time.
 #[derive(clap::Args)]
 pub struct Simulate {

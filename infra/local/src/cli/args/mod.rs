@@ -12,9 +12,7 @@ pub use api::{
     Act, AgentAct, At, Bulk, By, Console, DEFAULT_URL, Dlq, Erase, Event, Filter, Get, Letters, List, Mend, Migrate,
     One, Redrive, Submit, Wait, Watch,
 };
-pub use local::{
-    Bench, BenchAgent, Completions, Demo, Doctor, Kept, Lang, New, Part, Remotes, Setup, Simulate, Test, Up,
-};
+pub use local::{Bench, Completions, Demo, Doctor, Kept, Lang, New, Part, Remotes, Setup, Simulate, Test, Up};
 
 use clap::{Parser, Subcommand};
 use std::path::PathBuf;
@@ -81,7 +79,7 @@ pub enum Command {
     Bench(Bench),
     /// Serve the steps of `bench`'s recovery runs; `bench` starts and kills it
     #[command(hide = true)]
-    BenchAgent(BenchAgent),
+    BenchAgent,
     /// Run a workflow under faults in virtual time, and check that every order ends well
     #[command(
         after_help = "Examples:\n  stepwarden simulate workflows/order.toml\n  stepwarden simulate workflows/order.toml --seed 42    replay one seed with its trace"
