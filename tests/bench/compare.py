@@ -30,6 +30,8 @@ FIGURES = [
     ("server_killed_ms", "server killed: work continues after, ms"),
 ]
 OURS = "stepwarden"
+QUIET = 0.4
+"""A machine with a load average above this share of its cores is busy: its times are no figures to publish."""
 
 
 def summary(rounds: list[dict]) -> dict:
@@ -84,8 +86,12 @@ def cpu_model() -> str:
 def settle(seconds: int = 180) -> None:
     """Waits until what built the program no longer counts in the load average, at most so long."""
     until = time.monotonic() + seconds
-    while os.getloadavg()[0] > 0.8 and time.monotonic() < until:
+    while is_busy(os.getloadavg()[0], os.cpu_count()) and time.monotonic() < until:
         time.sleep(2)
+
+
+def is_busy(load: float, cpus: int) -> bool:
+    return load > QUIET * cpus
 
 
 def about(systems: dict, rounds: int, settings: peers.Settings) -> dict:
@@ -106,7 +112,7 @@ def about(systems: dict, rounds: int, settings: peers.Settings) -> dict:
 def sentence(facts: dict) -> str:
     versions = dict.fromkeys(f"Stepwarden {v}" if name == OURS else v for name, v in facts["versions"].items())
     rounds = "one round" if facts["rounds"] == 1 else f"{facts['rounds']} rounds"
-    rough = " Rough: something else was running." if facts["load_average"] > 1 else ""
+    rough = " The machine was busy: only ratios and counts mean something." if is_busy(facts["load_average"], facts["cpus"]) else ""
     return (f"{facts['date']}, {facts['cpus']} cores of {facts['cpu_model']}, load average {facts['load_average']:.1f} at the start; "
             f"{', '.join(versions)}. Medians of {rounds} of {facts['single']} orders one at a time and "
             f"{facts['orders']} orders with {facts['in_flight']} in flight; in brackets the ratio to Stepwarden.{rough}")
@@ -155,6 +161,11 @@ def main() -> None:
     systems = {name: peers.ALL[name](settings) for name in names}
     settle()
     facts = about(systems, args.rounds, settings)
+    if is_busy(facts["load_average"], facts["cpus"]):
+        busy = f"the load average is {facts['load_average']:.1f}, and above {QUIET * facts['cpus']:.1f} the machine is busy"
+        if args.markdown:
+            raise Failed(f"{busy}: no table to publish comes from it; end what else runs, or leave --markdown out")
+        print(f"{busy}: only ratios and counts will mean something", file=sys.stderr)
     rounds = []
     failure = None
     try:

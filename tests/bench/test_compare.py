@@ -36,6 +36,11 @@ class Summary(unittest.TestCase):
         with self.assertRaises(KeyError):
             compare.summary([{"dbos": figures()}, {}])
 
+    def test_a_busy_machine_is_called_busy(self):
+        facts = {"date": "", "cpu_model": "x", "rounds": 5, "orders": 1, "single": 1, "in_flight": 1, "versions": {}, "cpus": 2}
+        said = {load: compare.sentence(facts | {"load_average": load}) for load in [0.0, 0.8, 0.9, 9.0]}
+        self.assertEqual([load for load, text in said.items() if "busy" in text], [0.9, 9.0])
+
     def test_numbers_have_three_digits(self):
         self.assertEqual([compare.short(n) for n in [0.4567, 1, 15.23, 99.96, 414.4, 1280]], ["0.457", "1", "15.2", "100", "414", "1,280"])
 
