@@ -8,8 +8,9 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use dynoxide::actions::create_table::CreateTableRequest;
 use dynoxide::actions::transact_write_items::{TransactWriteItemsRequest, TransactWriteItemsResponse};
 use dynoxide::{Database, DynoxideError};
 use serde::Serialize;
@@ -17,11 +18,13 @@ use serde::de::DeserializeOwned;
 use stepwarden_guard::marks::Marked;
 
 use crate::Durability;
+use crate::ahead::Ahead;
 use crate::answer::Answer;
 use crate::clock::Clock;
 use crate::counts::Counters;
 use crate::expressions;
 use crate::lane::{self, Kind, Lane};
+use crate::rows;
 use crate::tokens::{self, Tokens};
 
 /// What `call` knows.
@@ -61,6 +64,7 @@ pub(crate) struct DynamoDb {
 
 struct Engine {
     database: Arc<Marked<Database>>,
+    file: Option<PathBuf>,
     /// Tokens of completed transactions.
     tokens: Tokens<TransactWriteItemsResponse>,
     /// Held for as long as a call may be in progress.
@@ -72,7 +76,7 @@ type Outcome<T> = Result<T, DynoxideError>;
 impl DynamoDb {
     pub fn memory(clock: Arc<Clock>, counters: Arc<Counters>) -> Outcome<Self> {
         let database = Arc::new(Marked::memory(Database::memory_with_clock(clock.clone())?));
-        Ok(Self::new(Engine { database, tokens: Tokens::default(), _lock: None }, None, clock, counters))
+        Ok(Self::new(Engine { database, file: None, tokens: Tokens::default(), _lock: None }, None, clock, counters))
     }
 
     pub fn file(
@@ -97,15 +101,19 @@ impl DynamoDb {
             Durability::Full => sync_log(path, Arc::clone(&counters)),
             Durability::Process => Box::new(|| Ok(())),
         };
-        let marked = Arc::clone(&database);
+        let (marked, ahead) = (Arc::clone(&database), Mutex::new(Ahead::of(durability, &log_of(path))));
         let sync: lane::Sync = Box::new(move || {
             // What was written before the sync is on the disk after it.
             let head = marked.head();
+            if let Some(ahead) = &mut *ahead.lock().unwrap_or_else(PoisonError::into_inner) {
+                ahead.reserve(head);
+            }
             sync()?;
             marked.note(head);
             Ok(())
         });
-        let engine = Engine { database, tokens: Tokens::default(), _lock: Some(lock) };
+        let file = Some(path.to_owned());
+        let engine = Engine { database, file, tokens: Tokens::default(), _lock: Some(lock) };
         Ok(Self::new(engine, Some(Lane::new(sync)), clock, counters))
     }
 
@@ -127,7 +135,7 @@ impl DynamoDb {
             "BatchWriteItem" => self.run(Kind::Writes, body, Database::batch_write_item).await,
             "TransactWriteItems" => self.transact_write(body).await,
             "TransactGetItems" => self.run(Kind::Reads, body, Database::transact_get_items).await,
-            "CreateTable" => self.run(Kind::Writes, body, Database::create_table).await,
+            "CreateTable" => self.create_table(body).await,
             "UpdateTable" => self.run(Kind::Writes, body, Database::update_table).await,
             "DescribeTable" => self.run(Kind::Reads, body, Database::describe_table).await,
             "DeleteTable" => self.run(Kind::Writes, body, Database::delete_table).await,
@@ -148,6 +156,21 @@ impl DynamoDb {
                 Answer { status: error.status_code(), body: error.to_json().into_bytes(), query_error: None }
             }
         }
+    }
+
+    async fn create_table(&self, body: &[u8]) -> Outcome<Vec<u8>> {
+        let request: CreateTableRequest = read(body)?;
+        let created = self.work_on(Kind::Writes, |engine| {
+            let created = engine.database.create_table(request)?;
+            // It works without, but writes more.
+            if let Some(file) = &engine.file
+                && let Err(error) = rows::pack(file)
+            {
+                tracing::warn!("dynamodb: the rows of a new table are not in the order of their key: {error}");
+            }
+            Ok(created)
+        });
+        to_json(&created.await?)
     }
 
     /// From JSON to JSON through one of the engine's methods.
@@ -254,7 +277,7 @@ impl DynamoDb {
     }
 }
 
-fn log_of(path: &Path) -> PathBuf {
+pub(crate) fn log_of(path: &Path) -> PathBuf {
     let mut log = path.as_os_str().to_owned();
     log.push("-wal");
     log.into()
@@ -321,6 +344,47 @@ fn without_position(text: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    // What is read is what was written, in the order of the keys, and replaced items leave nothing behind.
+    #[tokio::test]
+    async fn rows_are_stored_in_the_order_of_their_key() {
+        let dir = tempfile::tempdir().unwrap();
+        let lock = Arc::new(File::create(dir.path().join("lock")).unwrap());
+        let (clock, counters) = (Arc::new(Clock::start()), Arc::new(Counters::default()));
+        let tables = dir.path().join("tables.db");
+        let dynamodb = DynamoDb::file(&tables, Durability::Full, lock, clock, counters).unwrap();
+        let create = br#"{"TableName": "Tasks-1.a", "BillingMode": "PAY_PER_REQUEST",
+            "KeySchema": [{"AttributeName": "k", "KeyType": "HASH"}],
+            "AttributeDefinitions": [{"AttributeName": "k", "AttributeType": "S"}, {"AttributeName": "g", "AttributeType": "S"},
+                {"AttributeName": "n", "AttributeType": "N"}],
+            "GlobalSecondaryIndexes": [{"IndexName": "of_g", "Projection": {"ProjectionType": "KEYS_ONLY"},
+                "KeySchema": [{"AttributeName": "g", "KeyType": "HASH"}, {"AttributeName": "n", "KeyType": "RANGE"}]}]}"#;
+        assert_eq!(dynamodb.call("CreateTable", create).await.status, 200);
+        for n in [3, 1, 2, 9, 1] {
+            let key = n % 4;
+            let put = format!(
+                r#"{{"TableName": "Tasks-1.a", "Item": {{"k": {{"S": "{key}"}}, "g": {{"S": "x"}}, "n": {{"N": "{n}"}}}}}}"#
+            );
+            assert_eq!(dynamodb.call("PutItem", put.as_bytes()).await.status, 200);
+        }
+        let query = br#"{"TableName": "Tasks-1.a", "IndexName": "of_g", "KeyConditionExpression": "g = :g",
+            "ExpressionAttributeValues": {":g": {"S": "x"}}}"#;
+        let found: serde_json::Value = serde_json::from_slice(&dynamodb.call("Query", query).await.body).unwrap();
+        let keys: Vec<_> =
+            found["Items"].as_array().unwrap().iter().map(|item| item["k"]["S"].as_str().unwrap()).collect();
+        assert_eq!(keys, ["1", "2", "3"]);
+        let reader = rusqlite::Connection::open(&tables).unwrap();
+        let kinds: Vec<(String, bool)> = reader
+            .prepare("SELECT name, wr FROM pragma_table_list WHERE name LIKE 'Tasks%' ORDER BY name")
+            .unwrap()
+            .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))
+            .unwrap()
+            .collect::<Result<_, _>>()
+            .unwrap();
+        assert_eq!(kinds, [("Tasks-1.a".into(), true), ("Tasks-1.a::gsi::of_g".into(), true)]);
+        let indexes = "SELECT count(*) FROM sqlite_schema WHERE type = 'index' AND tbl_name = 'Tasks-1.a::gsi::of_g' AND sql IS NOT NULL";
+        assert_eq!(reader.query_row(indexes, [], |row| row.get::<_, i64>(0)).unwrap(), 1);
+    }
 
     // A write that the disk refused was not written, whatever the engine says.
     #[tokio::test]

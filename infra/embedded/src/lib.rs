@@ -21,9 +21,10 @@
 //!
 //! # What is offered
 //!
-//! - SQS: SendMessage, SendMessageBatch, ReceiveMessage, DeleteMessage, DeleteMessageBatch, ChangeMessageVisibility, CreateQueue,
-//!   DeleteQueue, PurgeQueue, GetQueueUrl, ListQueues, GetQueueAttributes, SetQueueAttributes, StartMessageMoveTask. The list is
+//! - SQS: SendMessage, SendMessageBatch, ReceiveMessage, DeleteMessage, DeleteMessageBatch, ChangeMessageVisibility,
+//!   ChangeMessageVisibilityBatch, CreateQueue, DeleteQueue, PurgeQueue, GetQueueUrl, ListQueues, GetQueueAttributes, SetQueueAttributes, StartMessageMoveTask. The list is
 //!   frozen: it is what somebody in this repository calls, and any other operation gets UnsupportedOperation.
+//!   Over HTTP a consumer may stay connected, so that what it holds comes back at once when it ends (`sqs::consumers`).
 //! - DynamoDB: what dynoxide offers of items, queries, batches, transactions, tables and times to live.
 //! - EventBridge: PutEvents, CreateEventBus.
 //!
@@ -39,6 +40,7 @@
 //! Delays, visibility timeouts and timestamps follow tokio's clock, so they pass under a paused
 //! clock in tests. A laptop that slept catches up with the wall clock.
 
+mod ahead;
 mod answer;
 mod clock;
 mod connector;
@@ -51,6 +53,7 @@ mod fault;
 mod lane;
 mod listener;
 mod open;
+mod rows;
 mod service;
 mod sqs;
 mod store;

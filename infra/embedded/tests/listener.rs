@@ -192,7 +192,7 @@ async fn receive_as(address: SocketAddr, name: &str, wait_s: u32) -> String {
     String::from_utf8_lossy(&answer).into_owned()
 }
 
-// What a dead consumer held comes again at once, as a receive that counts. What a living one holds, or one that says
+// What a dead consumer held is delivered at once, as a receive that counts. What a living one holds, or one that says
 // nothing, stays invisible.
 #[tokio::test]
 async fn what_a_consumer_holds_is_given_back_when_its_connection_ends() {
@@ -237,7 +237,7 @@ async fn a_consumer_that_is_not_connected_or_has_no_name_is_refused() {
     let client = sqs(&endpoints);
     let url = queue(&client, "work", &[]).await;
     common::send(&client, &url, "a").await;
-    let refused = receive_as(server.address, "nobody", 0).await;
+    let refused = receive_as(server.address, "absent", 0).await;
     assert_eq!(status(&refused), 503);
     assert!(refused.contains("open GET /consumers/NAME first"), "{refused}");
     assert_eq!(bodies(&receive(&client, &url).await), ["a"]);

@@ -36,7 +36,7 @@ const MAGIC: &[u8; 8] = b"swmark\x001";
 /// Magic, state and boot, head of the log, bytes and hash of the database, and a hash of all of these.
 const BYTES: usize = 8 + 8 + 48 + 8 + 8 + 8;
 /// Bytes of the head of SQLite's index of its log ("WAL-mode File Format", section 2.1); there are two copies.
-const HEAD: usize = 48;
+pub const HEAD: usize = 48;
 
 /// Why a database is not as it was left, in words for its user.
 #[derive(Debug, thiserror::Error)]
@@ -99,7 +99,23 @@ impl Note {
 
     /// Frames that the log held.
     fn frames(&self) -> u32 {
-        u32::from_ne_bytes(self.head[16..20].try_into().expect("four bytes"))
+        frames(&self.head)
+    }
+}
+
+/// Frames of the log, by its head.
+#[must_use]
+pub fn frames(head: &[u8; HEAD]) -> u32 {
+    u32::from_ne_bytes(head[16..20].try_into().expect("four bytes"))
+}
+
+/// Bytes of a page, by the head of the log.
+#[must_use]
+pub fn page_bytes(head: &[u8; HEAD]) -> u32 {
+    // The largest one does not fit into its field.
+    match u16::from_ne_bytes(head[14..16].try_into().expect("two bytes")) {
+        1 => 65_536,
+        bytes => bytes.into(),
     }
 }
 

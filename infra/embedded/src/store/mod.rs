@@ -33,7 +33,9 @@ pub(crate) use schema::Error;
 pub(crate) use writes::{Lazy, NewMessage, Standing, Write};
 
 use crate::Durability;
+use crate::ahead::Ahead;
 use crate::counts::Counters;
+use crate::dynamodb::log_of;
 
 /// Longest time that a lazy write waits for another commit. Milliseconds.
 const LAZY_MS: u64 = 50;
@@ -67,8 +69,10 @@ impl Store {
         let connection = schema::open(path, durability, after_kill)?;
         let loaded = load::everything(&connection, after_kill)?;
         let connection = Marked::open(connection, path, durability.survives())?;
+        let ahead = Ahead::of(durability, &log_of(path));
         let synced = (durability == Durability::Full).then_some(counters);
-        let writer = Writer { pending: Mutex::default(), connection: Mutex::new(connection), synced, _lock: lock };
+        let writer =
+            Writer { pending: Mutex::default(), connection: Mutex::new((connection, ahead)), synced, _lock: lock };
         Ok((Self::File(Arc::new(writer)), loaded))
     }
 
@@ -153,7 +157,7 @@ struct Pending {
 
 pub(crate) struct Writer {
     pending: Mutex<Pending>,
-    connection: Mutex<Marked<Connection>>,
+    connection: Mutex<(Marked<Connection>, Option<Ahead>)>,
     /// Counts the commits, each of which is one sync.
     synced: Option<Arc<Counters>>,
     _lock: Arc<File>,
@@ -206,13 +210,18 @@ impl Writer {
 
     /// Commits `awaited` and `lazy` together.
     fn commit(&self, awaited: &[Awaited], lazy: &HashMap<i64, Lazy>) -> Result<(), WriteError> {
-        let mut connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut file = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
+        let (connection, ahead) = &mut *file;
         if let Some(counters) = &self.synced {
             counters.count(|counts| counts.syncs += 1);
         }
-        writes::commit(&mut connection, awaited.iter().map(|it| &it.write), lazy)
+        writes::commit(connection, awaited.iter().map(|it| &it.write), lazy)
             .map_err(|error| WriteError(error.to_string()))?;
-        connection.note(connection.head());
+        let head = connection.head();
+        connection.note(head);
+        if let Some(ahead) = ahead {
+            ahead.reserve(head);
+        }
         Ok(())
     }
 }

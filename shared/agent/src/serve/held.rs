@@ -150,7 +150,7 @@ mod tests {
 
     // A slow program keeps its requests, and a dead one loses them after the short time.
     #[tokio::test(start_paused = true)]
-    async fn what_is_held_stays_invisible_and_what_is_let_go_comes_again() {
+    async fn what_is_held_stays_invisible_and_what_is_let_go_is_delivered() {
         let (endpoints, sqs, url) = queue().await;
         for n in 0..12 {
             sqs.send_message().queue_url(&url).message_body(n.to_string()).send().await.unwrap();
@@ -173,7 +173,7 @@ mod tests {
         assert!((100..=134).contains(&calls), "{calls}");
         renewing.abort();
         tokio::time::sleep(VISIBLE_AFTER).await;
-        assert_eq!(received(&sqs, &url, 0).await.len(), 10, "nobody works on them");
+        assert_eq!(received(&sqs, &url, 0).await.len(), 10, "they were let go");
     }
 
     // Nothing is renewed of an attempt that is over, nor what was answered within seconds.
