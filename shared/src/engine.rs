@@ -45,6 +45,13 @@ const MAX_CACHED_OUTPUTS: usize = 4 * 1024 * 1024;
 /// How long after its last save an order may name an output that a replica does not have yet.
 const REPLICATED_AFTER: SignedDuration = SignedDuration::from_mins(5);
 
+/// Longest time for which a supervisor that sent the Wake of a wait does not read its order again.
+const WOKEN_FOR: SignedDuration = SignedDuration::from_secs(15);
+/// How long that Wake may take once it is due.
+const WAKE_TAKES: SignedDuration = SignedDuration::from_secs(2);
+/// Most of these orders that it remembers. A forgotten one gets its Wake twice, which does no harm.
+const MAX_WOKEN: usize = 100_000;
+
 /// How long an instance relies on what it read about agents and queues.
 pub const AGENTS_FOR: SignedDuration = SignedDuration::from_secs(2);
 
@@ -160,6 +167,8 @@ pub struct Engine<S, M> {
     workflows: Mutex<HashMap<Hash, Arc<Workflow>>>,
     /// The state of agents and queues, and when it was read.
     agents: Mutex<Option<(Timestamp, Arc<Agents>)>>,
+    /// Orders whose wait is about to end and has its Wake: the version that it was sent for, and until when they are not read again.
+    woken: Mutex<LruCache<Id, (u64, Timestamp)>>,
     /// What names of workflows stand for, and when it was read.
     pointers: Mutex<Option<(Timestamp, Arc<Pointers>)>>,
     /// Health of the pools; `None` if no agent has several.
@@ -234,6 +243,7 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
             outputs: Mutex::new(LruCache::unbounded()),
             workflows: Mutex::new(HashMap::new()),
             agents: Mutex::new(None),
+            woken: Mutex::new(LruCache::unbounded()),
             pointers: Mutex::new(None),
             pools: (!config.pools.is_empty()).then(|| Mutex::new(Pools::new(&config.pools))),
             core: Core::default(),
@@ -379,9 +389,17 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         }
         // Read once for all: a page of tasks would otherwise read the same record a hundred times.
         let agents = self.agents().await;
+        let rests: Vec<bool> = ids.iter().map(|id| self.rests(id)).collect();
+        let others: Vec<Id> = ids.iter().zip(&rests).filter(|(_, rests)| !**rests).map(|(id, _)| id.clone()).collect();
+        let mut found = self.recover_all(&others, token, &agents).await.into_iter();
+        let one = |rests| if rests { Ok(Found::default()) } else { found.next().expect("one answer for each other") };
+        rests.into_iter().map(one).collect()
+    }
+
+    async fn recover_all(&self, ids: &[Id], token: u64, agents: &Agents) -> Vec<Result<Found, Error>> {
         let read = self.read(ids).await;
         self.know_inputs(read.iter().flatten().flatten()).await;
-        let judge = |(id, read)| Box::pin(self.judge(id, read, token, &agents));
+        let judge = |(id, read)| Box::pin(self.judge(id, read, token, agents));
         let verdicts = join_all(ids.iter().zip(read).map(judge)).await;
         let unreadable = ids.iter().zip(&verdicts).filter_map(|(id, verdict)| match verdict {
             // Shortened: a parser quotes what it cannot read, and the record has no room for that twice.
@@ -403,6 +421,9 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
             }
         }
         let sent = self.send_all(decided).await;
+        for (id, _) in ids.iter().zip(&sent).filter(|(_, sent)| sent.is_err()) {
+            lock(&self.woken).pop(id);
+        }
         sent.into_iter().zip(found).map(|(sent, found)| sent.map(|_| found)).collect()
     }
 
@@ -671,9 +692,11 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
                         Err(error) => return Err(error),
                     }
                 }
-                Verdict::Rearm { due, effects } => {
+                Verdict::Rearm { due, mut effects } => {
                     if due != task.due {
                         self.store.rearm(&task, due, token).await?;
+                    } else if self.has_woken(&task, &turn) {
+                        effects.clear();
                     }
                     migrated.extend(effects);
                     let handled = Handled::Kept(Kept::NothingReady, task);

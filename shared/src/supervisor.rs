@@ -24,7 +24,7 @@ pub enum Verdict {
         /// How many attempts expired.
         expired: usize,
     },
-    /// Write only `due`; the version stays the same. Then send.
+    /// Write only `due`, and nothing if it is the recorded one; the version stays the same. Then send.
     Rearm {
         /// The new due time; `None` takes the task out of the index.
         due: Option<Timestamp>,
@@ -186,17 +186,17 @@ fn look_again(task: &Task, turn: &Turn<'_>) -> Verdict {
         } else if let Some(from) = next.filter(|_| task.waits_until(plus(turn.now, LOOK_AHEAD)))
             && from <= plus(turn.now, LOOK_AHEAD)
         {
+            // A delayed Wake ends the wait, and nothing is written: the order stays due, so the next sweeps find it again, and
+            // whatever else is in it.
             effects.extend(change::wake(task, turn, 0));
-            // What waits for a paused agent is due by now, and stays so.
-            let due = task.wanted_due_from(turn.now, turn.workflow, turn.skew).unwrap_or(turn.now);
-            if due > turn.now { due } else { from }
+            task.due.map_or(wanted, |due| due.min(wanted))
         } else {
             // What could be claimed at once waits for a paused agent, so there is nothing to send or to count. It must
             // not be checked on each sweep either, whatever else in the task waits for its time.
             let look = plus(turn.now, age.clamp(grace(turn.workflow), MAX_WITHHELD));
             [next, expiry].into_iter().flatten().fold(look, Timestamp::min)
         };
-        return if task.due == Some(due) {
+        return if task.due == Some(due) && effects.is_empty() {
             Verdict::Leave(Kept::NothingReady)
         } else {
             Verdict::Rearm { due: Some(due), effects }

@@ -671,3 +671,49 @@ async fn a_task_without_its_workflow_is_reported_and_not_lost() {
     assert!(error.to_string().contains("definition is missing"), "{error}");
     assert_eq!(world.store.get("ord_1").version, 0);
 }
+
+const TIMER: &str = r#"
+name = "timer"
+[[step]]
+name = "a"
+wait = "1h"
+[[step]]
+name = "b"
+after = ["a"]
+agent = "x"
+timeout = "10s"
+"#;
+
+// L1: the sweeps that look ahead send one Wake, write nothing, and read the order now and then.
+#[tokio::test]
+async fn the_sweeps_that_look_ahead_send_one_wake() {
+    let world = World::new(TIMER, 1).await;
+    one(&world.instance("s"), wake("ord_1")).await.unwrap();
+    world.queues.take();
+    let (before, begun) = (world.store.get("ord_1"), world.store.loads());
+    let supervisor = world.instance("v");
+    let sweep = async |ms: i64| {
+        world.at(ms);
+        supervisor.recover(&[id("ord_1")], 1).await.remove(0)
+    };
+    // It is not sent, so the next sweep sends it.
+    world.queues.fail(Some(|_| true));
+    assert!(sweep(3_481_000).await.is_err());
+    world.queues.fail(None);
+    assert!(sweep(3_481_250).await.is_ok());
+    assert_eq!(world.sent(), ["wake+118750"]);
+    for ms in (3_481_500..3_600_000).step_by(250) {
+        assert!(sweep(ms).await.is_ok());
+    }
+    assert_eq!(world.sent(), Vec::<String>::new());
+    assert_eq!(world.store.get("ord_1"), before, "nothing was written");
+    let loads = world.store.loads() - begun;
+    assert!((2..=12).contains(&loads), "475 sweeps read it {loads} times");
+    // Another instance does not know of it.
+    world.at(3_599_000);
+    assert!(world.instance("w").recover(&[id("ord_1")], 2).await[0].is_ok());
+    assert_eq!(world.sent(), ["wake+1000"]);
+    // Without any of them a sweep ends the wait.
+    assert!(sweep(3_610_000).await.is_ok());
+    assert_eq!(world.sent(), ["wake"]);
+}

@@ -55,7 +55,8 @@ a | after = []
 b | after = ["a"]; wait = "30d"
 c | after = ["b"]
 "#;
-const MONTH: i64 = 30 * 24 * 3600 * 1000;
+const HOUR: i64 = 3600 * 1000;
+const MONTH: i64 = 30 * 24 * HOUR;
 
 // L1: a wait of a month costs no request until the sweep that looks ahead sends its delayed message.
 #[test]
@@ -65,10 +66,40 @@ fn a_long_wait_is_brought_by_the_sweep_that_looks_ahead() {
     bench.is(&format!("Pending a=Processed#1 b=Waiting+{MONTH} c=Pending"), "notice StepCompleted");
     let look = MONTH - i64::try_from(LOOK_AHEAD.as_millis()).unwrap();
     assert_eq!(due(&bench), look);
+    bench.at(look - 1).supervise().keeps(Kept::NothingReady, "");
+    let before = bench.task.clone();
     bench.at(look + 30_000).supervise().keeps(Kept::NothingReady, "wake+90000");
-    assert_eq!(due(&bench), MONTH + 10_000);
+    bench.at(look + 90_000).supervise().keeps(Kept::NothingReady, "wake+30000");
+    assert_eq!(bench.task, before, "nothing is written, so it stays due");
     let seen = bench.task.version;
     bench.at(MONTH).wake(seen).is("Processing a=Processed#1 b=Processed c=Processing#1", "do c#1");
+    assert_eq!(due(&bench), look, "early enough, so its place in the index costs nothing either");
+    bench.at(MONTH + 5_000).supervise().keeps(Kept::NothingReady, "");
+    assert_eq!(due(&bench), MONTH + 11_000, "the attempt that a sweep finds under way");
+}
+
+// L1: the messages of the sweeps that look ahead may be lost, too.
+#[test]
+fn a_long_wait_without_its_message_is_found_by_a_sweep() {
+    let mut bench = bench(LONG, json!({}));
+    bench.wake(0).done("a").at(MONTH - 60_000).supervise().keeps(Kept::NothingReady, "wake+60000");
+    bench.at(MONTH + 10_000).supervise().keeps(Kept::NothingReady, "wake");
+    assert_eq!(due(&bench), MONTH + 10_000 + 900_000, "and then it gives way to what is due behind it");
+    let seen = bench.task.version;
+    bench.wake(seen).is("Processing a=Processed#1 b=Processed c=Processing#1", "do c#1");
+}
+
+// A step beside the wait is not forgotten while the sweeps look ahead.
+#[test]
+fn what_expires_beside_a_wait_that_is_about_to_end_is_found() {
+    let mut bench =
+        bench("a | after = []; wait = \"1h\"\nb | after = []; wait = \"59m\"\nc | after = [\"b\"]", json!({}));
+    bench.wake(0).at(HOUR - 119_000).supervise().keeps(Kept::NothingReady, "wake+59000");
+    let seen = bench.task.version;
+    bench.at(HOUR - 60_000).wake(seen);
+    bench.is("Processing a=Waiting+60000 b=Processed c=Processing#1", "do c#1, wake+60000");
+    bench.at(HOUR - 49_000).supervise();
+    assert_eq!(bench.expired, 1);
 }
 
 // L1: a save on the way makes a long wait a short one, which has its message from then on.

@@ -105,6 +105,12 @@ pub enum Defect {
     WaitEndsInAPause,
     /// The reply that begins a wait sends no Wake for its end when it is repeated.
     WaitLosesItsWake,
+    /// The sweep that looks ahead takes a wait for ended: its Wake is on its way.
+    LookAheadIsTheLast,
+    /// A claim does not ask whether its agent is paused.
+    PausedAgentGetsWork,
+    /// A sweep takes an order that waits for a paused agent out of the due index.
+    WaitForAnAgentIsNotDue,
     /// "An act settles its event and leaves the rest to the Wake": nothing can be claimed, and nothing is due.
     EventLeavesTheEnd,
     /// The order that an event ends owes no notice, and nothing redelivers the event.
@@ -234,7 +240,7 @@ pub enum Defect {
 }
 
 impl Defect {
-    pub const ALL: [Self; 117] = [
+    pub const ALL: [Self; 120] = [
         Self::PassedWakeDoesNothing,
         Self::ClaimNeedsUnlockedTask,
         Self::ExpireMakesPending,
@@ -289,6 +295,9 @@ impl Defect {
         Self::WaitBeginsAgain,
         Self::WaitEndsInAPause,
         Self::WaitLosesItsWake,
+        Self::LookAheadIsTheLast,
+        Self::PausedAgentGetsWork,
+        Self::WaitForAnAgentIsNotDue,
         Self::EventLeavesTheEnd,
         Self::EventOwesNoNotice,
         Self::KeptBeyondItsSteps,
@@ -381,6 +390,7 @@ pub fn schedule(defect: Option<Defect>, task: &Task, event: &Event, turn: &Turn<
                 }
             }
         }
+        (Defect::PausedAgentGetsWork, _) => turn.agents = &shared::control::ALL_RUN,
         (Defect::UndoDoesNotWait, _) => task.forward_by = None,
         (Defect::UndoInAnyOrder, _) if task.phase == Phase::Undoing => {
             bent.steps.iter_mut().for_each(|s| s.after.clear());
@@ -837,6 +847,10 @@ pub fn supervise(defect: Option<Defect>, task: &Task, token: u64, turn: &Turn<'_
         }
         (Verdict::Recover { task: next, .. }, Defect::ExtensionLeavesForwardBy) => next.forward_by = task.forward_by,
         (Verdict::Recover { task: next, .. }, Defect::AlertIsNotDue) if next.alert.is_some() => next.due = None,
+        (Verdict::Rearm { due, effects }, Defect::LookAheadIsTheLast) if *due == task.due && !effects.is_empty() => {
+            *due = None;
+        }
+        (Verdict::Rearm { due, .. }, Defect::WaitForAnAgentIsNotDue) if !turn.agents.paused.is_empty() => *due = None,
         (Verdict::Rearm { due, .. }, Defect::RearmBySameFormula) if due.is_some() => {
             *due = Some(same_formula(task, turn));
         }

@@ -48,6 +48,7 @@ const QUICK: Bounds = Bounds {
     alerts: false,
     looks: 0,
     accepts: 0,
+    withholds: 0,
 };
 
 /// Checks all properties; returns the number of states.
@@ -103,6 +104,8 @@ fn quick() -> Vec<(&'static str, Bounds, usize)> {
         ("chain", CHAIN, 9_016),
         ("more time for late attempts", LATE, 24_075),
         ("pause and crash", PAUSE, 45_593),
+        ("paused agents and a crash", WITHHELD, 61_664),
+        ("paused agents and a cancel", Bounds { cancels: 1, crashes: 0, ..WITHHELD }, 190_860),
         ("skip, mark done, undo", BY_HAND, 93_287),
         ("two messages in one save", Bounds { folds: true, ..QUICK }, 98_172),
         ("undo without a wait", TOMBSTONES, 32_091),
@@ -117,6 +120,8 @@ fn quick() -> Vec<(&'static str, Bounds, usize)> {
         ("a wait and a crash", TIMER, 18_666),
         ("a wait, pause and cancel", Bounds { pauses: 1, cancels: 1, failed: 0, crashes: 0, ..TIMER }, 77_490),
         ("a wait and a deadline", Bounds { deadline: Some(2), failed: 0, ..TIMER }, 10_167),
+        ("a long wait and a crash", LONG, 21_940),
+        ("a long wait, pause and cancel", Bounds { pauses: 1, cancels: 1, failed: 0, crashes: 0, ..LONG }, 90_244),
         ("a poll and a crash", LOOK, 47_746),
         (
             "a poll, pause and cancel",
@@ -163,6 +168,8 @@ const TOMBSTONES: Bounds = Bounds { tombstones: true, crashes: 0, timeouts: (2, 
 const BRANCH: Bounds = Bounds { flow: Flow::Branch, failed: 2, crashes: 0, b_has_undo: true, ..QUICK };
 /// A step that waits for a time between two others.
 const TIMER: Bounds = Bounds { flow: Flow::Timer, ..QUICK };
+/// A wait that is longer than a message may be delayed.
+const LONG: Bounds = Bounds { flow: Flow::Long, ..QUICK };
 /// A step that polls with a call that changes nothing, between two others.
 const LOOK: Bounds = Bounds { flow: Flow::Look, looks: 2, failed: 0, ..QUICK };
 /// One whose call may change something, last in its order.
@@ -223,6 +230,8 @@ const SLOWEST: Bounds = Bounds { timeouts: (3, 1), crashes: 0, ..QUICK };
 const CHAIN: Bounds = Bounds { chain: true, cancels: 1, failed: 0, crashes: 0, ..QUICK };
 const LATE: Bounds = Bounds { late: true, crashes: 0, b_has_undo: false, ..TWO };
 const PAUSE: Bounds = Bounds { pauses: 1, alone: true, ..TWO };
+/// Somebody pauses the agents of both steps, and of their undos.
+const WITHHELD: Bounds = Bounds { withholds: 1, failed: 0, ..TWO };
 const BY_HAND: Bounds = Bounds { acts: 1, crashes: 0, b_has_undo: false, ..TWO };
 const TWO_UNDOS: Bounds = Bounds { failed: 3, resubmits: 1, crashes: 0, ..TWO };
 const UNDO_RETRY: Bounds = Bounds { failed: 0, crashes: 0, undo_max: 2, leaders: 2, b_has_undo: false, ..TWO };
@@ -459,6 +468,8 @@ fn bounds_for(defect: Defect) -> Bounds {
         Defect::ResubmitKeepsDeadline => LATE_ORDER,
         Defect::RefusalForgetsEarlierAttempts => MAPPED,
         Defect::WaitIsNotDue | Defect::WaitEndsEarly | Defect::WaitBeginsAgain | Defect::WaitLosesItsWake => TIMER,
+        Defect::LookAheadIsTheLast => LONG,
+        Defect::PausedAgentGetsWork | Defect::WaitForAnAgentIsNotDue => WITHHELD,
         Defect::EventLeavesTheEnd
         | Defect::KeptIsNotTaken
         | Defect::KeptBeyondItsSteps

@@ -9,12 +9,13 @@
 use crate::defects::Defect;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
+use shared::control::{Agents, Pause};
 use shared::decision::{Act, Decision, Declined, Event, Kept, Progress, Turn, What};
-use shared::message::{Effect, Notice, NoticeKind, Outcome, Reply};
+use shared::message::{Effect, MAX_DELAY, Notice, NoticeKind, Outcome, Reply};
 use shared::order::Id;
 use shared::step::{self, Direction};
 use shared::supervisor::Verdict;
-use shared::task::{Arrival, Phase, Priority, Submission, Task, Way};
+use shared::task::{Arrival, LOOK_AHEAD, Phase, Priority, Submission, Task, Way};
 use shared::workflow::Workflow;
 use shared::workflow::edge::{After, Edge};
 use shared::workflow::file::{Known, parse};
@@ -109,7 +110,9 @@ pub enum Action {
     Arrive { key: u8, lost: u8 },
     /// The service that accepted the work of b reports its end, for the first time or again.
     CallBack { lost: u8 },
-    /// A second passes.
+    /// A person pauses the agents, or resumes them.
+    Withhold,
+    /// A second passes, or more while nothing can happen.
     Tick,
 }
 
@@ -137,6 +140,8 @@ pub enum Flow {
     Gate,
     /// b waits two seconds after a.
     Timer,
+    /// b waits for 16 minutes after a. Time passes in leaps then: to the sweep that looks ahead, and to a second before the end.
+    Long,
     /// b polls after a for two seconds, every second, with a call that changes nothing.
     Look,
     /// The same with a call that may change something, and that b undoes.
@@ -161,6 +166,7 @@ impl Flow {
             Self::Branch | Self::Gate => true,
             Self::Plain
             | Self::Timer
+            | Self::Long
             | Self::Event
             | Self::People
             | Self::Look
@@ -224,6 +230,8 @@ pub struct Bounds {
     pub looks: u8,
     /// Answers that only accept.
     pub accepts: u8,
+    /// How often a person pauses the agents.
+    pub withholds: u8,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -251,6 +259,9 @@ pub struct State {
     pub deferred: u8,
     pub looks: u8,
     pub accepts: u8,
+    pub withholds: u8,
+    /// Whether the agents are paused.
+    pub is_withheld: bool,
     /// Whether a callback was answered with success.
     pub called: bool,
     pub cancels: u8,
@@ -273,6 +284,9 @@ pub struct World {
     pub defect: Option<Defect>,
     /// Hashes of the records from which a drain is known to succeed.
     drained: Mutex<HashSet<u64>>,
+    agents: Agents,
+    /// The same world while its agents are paused, if they ever are.
+    withheld: Option<Box<World>>,
 }
 
 impl World {
@@ -339,6 +353,8 @@ impl World {
             text += "[[step]]\nname = \"b\"\nafter = [\"a?\"]\nwhen = \"ran.a\"\nfail = \"a ran\"\n";
         } else if bounds.flow == Flow::Timer {
             text += "[[step]]\nname = \"b\"\nafter = [\"a\"]\nwait = \"2s\"\n";
+        } else if bounds.flow == Flow::Long {
+            text += "[[step]]\nname = \"b\"\nafter = [\"a\"]\nwait = \"16m\"\n";
         } else if matches!(bounds.flow, Flow::Look | Flow::Ask) {
             let poll = format!(
                 "after = [\"a\"]\npoll = {{ every = \"1s\", for = \"{asks_for}s\", done = \"answer.ok\" }}\n{remind}{alert}"
@@ -368,9 +384,14 @@ impl World {
         } else if bounds.with_c {
             let after = match bounds.flow {
                 Flow::Branch => "after = [\"a?\", \"b?\"]\n",
-                Flow::Gate | Flow::Timer | Flow::Event | Flow::People | Flow::Look | Flow::Ask | Flow::Accept => {
-                    "after = [\"b\"]\n"
-                }
+                Flow::Gate
+                | Flow::Timer
+                | Flow::Long
+                | Flow::Event
+                | Flow::People
+                | Flow::Look
+                | Flow::Ask
+                | Flow::Accept => "after = [\"b\"]\n",
                 Flow::Plain | Flow::Beat if bounds.chain => "after = [\"b\"]\n",
                 Flow::Plain | Flow::Beat => "after = [\"a\", \"b\"]\n",
             };
@@ -378,11 +399,40 @@ impl World {
         }
         let workflow =
             parse("model", &text, Known { agents: &["x", "http"], inputs: &[] }).expect("the model's own workflow");
-        Self { workflow, bounds, defect, drained: Mutex::default() }
+        let pause = Pause { by: "p".into(), reason: "r".into(), since: now() };
+        let paused = ["x", "http"].map(|agent| (agent.to_owned(), pause.clone())).into();
+        let world = |agents| Self {
+            workflow: workflow.clone(),
+            bounds: bounds.clone(),
+            defect,
+            drained: Mutex::default(),
+            agents,
+            withheld: None,
+        };
+        let withheld = (bounds.withholds > 0).then(|| Box::new(world(Agents { paused, ..Agents::default() })));
+        Self { withheld, ..world(Agents::default()) }
+    }
+
+    /// The world as it is in `state`, if that is another.
+    fn other(&self, state: &State) -> Option<&Self> {
+        self.withheld.as_deref().filter(|_| state.is_withheld)
+    }
+
+    /// How many seconds pass at once.
+    fn seconds(&self, task: &Task) -> i64 {
+        let ends = task.steps.iter().find_map(|step| match step.state {
+            step::State::Waiting { until, .. } if self.bounds.flow == Flow::Long => Some(until.duration_since(now())),
+            _ => None,
+        });
+        match ends.map(|left| (left, left - LOOK_AHEAD)) {
+            Some((_, before)) if before.is_positive() => before.as_secs(),
+            Some((left, _)) => (left.as_secs() - 1).max(1),
+            None => 1,
+        }
     }
 
     fn turn(&self, now: Timestamp) -> Turn<'_> {
-        let (agents, pools) = (&shared::control::ALL_RUN, &shared::pools::ONE_EACH);
+        let (agents, pools) = (&self.agents, &shared::pools::ONE_EACH);
         Turn {
             workflow: &self.workflow,
             input: &serde_json::Value::Null,
@@ -590,6 +640,9 @@ impl World {
             }
             if claimed && old.paused_at.is_some() {
                 return Some("nothing starts in a pause");
+            }
+            if claimed && !self.agents.paused.is_empty() {
+                return Some("a paused agent gets nothing new");
             }
             let spec = &self.workflow.steps[i];
             if let (true, Some(poll), Some(until)) = (claimed, &spec.poll, was.poll_until) {
@@ -1556,11 +1609,21 @@ fn normalise(task: &mut Task, by: SignedDuration) {
     let earliest = now() - SignedDuration::from_secs(PAST);
     let shift = |t: &mut Timestamp| *t = (*t - by).max(earliest);
     task.log.clear();
+    // Whether a wait was longer than a message may be delayed is decided by the last save.
+    let is_long = |until: &Timestamp| until.duration_since(task.updated_at) > MAX_DELAY;
+    let waits = task.steps.iter().filter_map(|step| match step.state {
+        step::State::Waiting { until, .. } => Some(until),
+        _ => None,
+    });
+    let long = waits.filter(is_long).map(|until| (until - by).max(earliest)).min();
     // Every save is checked for it when it is made.
     task.books = None;
     task.reason = None;
     task.created_at = earliest;
     shift(&mut task.updated_at);
+    if let Some(until) = long {
+        task.updated_at = task.updated_at.min(until - MAX_DELAY - SignedDuration::from_secs(1));
+    }
     task.due.iter_mut().for_each(shift);
     // The place in the due index does not matter to the protocol.
     task.shard = 0;
@@ -1638,6 +1701,8 @@ impl World {
             deferred: b.deferred,
             looks: b.looks,
             accepts: b.accepts,
+            withholds: b.withholds,
+            is_withheld: false,
             called: false,
             cancels: b.cancels,
             resubmits: b.resubmits,
@@ -1662,6 +1727,12 @@ impl Model for World {
     fn actions(&self, state: &State, actions: &mut Vec<Action>) {
         if state.broken.is_some() {
             return;
+        }
+        if let Some(other) = self.other(state) {
+            return other.actions(state, actions);
+        }
+        if state.is_withheld || state.withholds > 0 {
+            actions.push(Action::Withhold);
         }
         let masks = |effects: usize| if state.crashes > 0 { 1u8 << effects.min(3) } else { 1 };
         let count = |decision: &Decision| match decision {
@@ -1736,7 +1807,15 @@ impl Model for World {
     }
 
     fn next_state(&self, state: &State, action: Action) -> Option<State> {
+        if let Some(other) = self.other(state) {
+            return other.next_state(state, action);
+        }
         let next = match action {
+            Action::Withhold => State {
+                is_withheld: !state.is_withheld,
+                withholds: state.withholds - u8::from(!state.is_withheld),
+                ..state.clone()
+            },
             Action::Schedule { msg, lost } => {
                 let mut next = self.handle(state, msg, lost)?;
                 if msg == Msg::Cancel && !state.net.contains(&msg) {
@@ -1776,19 +1855,20 @@ impl Model for World {
             Action::Tick => {
                 let mut next = state.clone();
                 let mut task = (*state.task).clone();
-                normalise(&mut task, SignedDuration::from_secs(1));
+                let seconds = self.seconds(&task);
+                normalise(&mut task, SignedDuration::from_secs(seconds));
                 next.task = Arc::new(task);
                 if let Some(before) = &state.before {
                     let mut before = (**before).clone();
-                    normalise(&mut before, SignedDuration::from_secs(1));
+                    normalise(&mut before, SignedDuration::from_secs(seconds));
                     next.before = Some(Arc::new(before));
                 }
                 // Past its deadline an agent starts nothing.
                 next.net = (state.net.iter())
                     .filter_map(|&m| match m {
-                        Msg::Request { left, .. } if left <= 1 => None,
+                        Msg::Request { left, .. } if left <= seconds => None,
                         Msg::Request { step, undo, attempt, left } => {
-                            Some(Msg::Request { step, undo, attempt, left: left - 1 })
+                            Some(Msg::Request { step, undo, attempt, left: left - seconds })
                         }
                         Msg::Wake { .. }
                         | Msg::Reply { .. }

@@ -1,10 +1,11 @@
 //! What an instance keeps in memory between messages: tasks, inputs, definitions, and the state of agents and queues.
 
 use super::{
-    AGENTS_FOR, Engine, Known, MAX_CACHED_INPUT, MAX_CACHED_OUTPUTS, POINTERS_FOR, REPLICATED_AFTER, Save, lock,
-    unanswered,
+    AGENTS_FOR, Engine, Known, MAX_CACHED_INPUT, MAX_CACHED_OUTPUTS, MAX_WOKEN, POINTERS_FOR, REPLICATED_AFTER, Save,
+    WAKE_TAKES, WOKEN_FOR, lock, unanswered,
 };
 use crate::control::Agents;
+use crate::decision::Turn;
 use crate::json;
 use crate::order::Id;
 use crate::outputs::Outputs;
@@ -13,7 +14,7 @@ use crate::ports::{Error, Messenger, StateStore};
 use crate::queues;
 use crate::registry::Pointers;
 use crate::task::{Priority, Task, grace};
-use crate::time::{SignedDuration, Timestamp};
+use crate::time::{SignedDuration, Timestamp, plus};
 use crate::workflow::{Hash, Workflow};
 use futures::future::join_all;
 use serde_json::Value;
@@ -45,6 +46,31 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         };
         *lock(&self.agents) = Some((now, Arc::clone(&agents)));
         Ok(agents)
+    }
+
+    /// Whether this instance has just sent the Wake of this order's wait, so that a sweep need not read it.
+    pub(super) fn rests(&self, id: &Id) -> bool {
+        let now = self.now();
+        lock(&self.woken).peek(id).is_some_and(|(_, until)| now < *until)
+    }
+
+    /// Whether this instance has sent the Wake for what `task` waits for; from now on it has. Only what waits for nothing else rests until
+    /// the wait ends, and not for long: an event may have begun another of its steps meanwhile.
+    pub(super) fn has_woken(&self, task: &Task, turn: &Turn<'_>) -> bool {
+        let soon = plus(turn.now, WOKEN_FOR);
+        // The Wake may take a moment.
+        let until = match task.next_claim(turn.workflow, turn.now, turn.skew) {
+            _ if !task.only_waits(turn.workflow) => turn.now,
+            Some(end) if end <= soon => plus(end, WAKE_TAKES),
+            Some(_) | None => soon,
+        };
+        let until = task.next_deadline(turn.skew).map_or(until, |by| by.min(until));
+        let mut woken = lock(&self.woken);
+        let before = woken.put(task.id.clone(), (task.version, until));
+        if woken.len() > MAX_WOKEN {
+            woken.pop_lru();
+        }
+        before.is_some_and(|(version, _)| version == task.version)
     }
 
     /// Forgets the state of agents and queues, which has just been changed.
