@@ -9,6 +9,7 @@ mod endings;
 mod engine;
 mod erase;
 mod expression;
+mod figures;
 mod language;
 mod links;
 mod lists;
