@@ -6,6 +6,7 @@ use crate::language::bench;
 use crate::support::*;
 use serde_json::json;
 use shared::decision::{Act, Event, Kept, Progress, What};
+use shared::message::{Outcome, Reply};
 use shared::step::State;
 use shared::workflow::beat::{address, scope};
 
@@ -210,4 +211,38 @@ fn a_deployment_without_an_address_says_so() {
         assert!(bench.task.steps[0].error.as_deref().unwrap().contains("set PublicUrl"));
         assert_eq!(bench.task.steps[0].attempt, 0);
     }
+}
+
+// L6: a program that ends hands its long work back. That takes no attempt from the step, and the undo of what may be half done is owed.
+#[test]
+fn work_that_an_agent_hands_back_counts_no_failure() {
+    let mut bench = with_secret();
+    for n in 1..=5 {
+        bench.at(n * 10_000).wake(2 * n.unsigned_abs() - 2);
+        let error = "the agent was stopped before the work was done".to_owned();
+        let Event::Reply(reply) = bench.answer("a", Outcome::Deferred { error, retry_after_ms: 2000 }) else {
+            panic!()
+        };
+        bench.on(&Event::Reply(Reply { unsure: true, ..reply }));
+        bench.is(&format!("Pending a=Pending+2000#{n} b=Pending"), "wake+2000");
+    }
+    bench.cancel();
+    let seen = bench.task.version;
+    bench.at(90_000).wake(seen);
+    assert!(matches!(bench.task.steps[0].state, State::UndoProcessing { .. }), "{:?}", bench.task.steps[0]);
+    // Where the undo needs data, a later refusal does not say that nothing was done.
+    let mut mapped = bench_of_mapped();
+    let Event::Reply(reply) =
+        mapped.wake(0).answer("a", Outcome::Deferred { error: "stopped".into(), retry_after_ms: 0 })
+    else {
+        panic!()
+    };
+    mapped.on(&Event::Reply(Reply { unsure: true, ..reply }));
+    assert!(mapped.task.steps[0].unsure);
+}
+
+fn bench_of_mapped() -> Bench {
+    let mut bench = bench(&STEPS.replace("heartbeat = \"5s\"", "with = { id = \"${output.id}\" }"), json!({}));
+    bench.task.secret = Some("s".into());
+    bench
 }

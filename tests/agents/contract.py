@@ -55,6 +55,28 @@ class Contract(unittest.TestCase):
         self.assertEqual((reply["task_id"], reply["attempt"], reply["traceparent"]), ("ord_1", 1, "00-1"))
         self.assertEqual((self.sent[0][1], self.sent[0][2]["MessageGroupId"]), ("stepwarden-replies", "a_b"))
 
+    def test_what_is_not_done_when_the_program_ends_is_handed_back(self):
+        begun, ends, deleted = threading.Event(), threading.Event(), []
+
+        def work(request):
+            begun.set()
+            ends.wait(30)
+            return {"n": 1}
+
+        agent = Agent("x", do={"a": work})
+        asked = json.dumps(request())
+        thread = threading.Thread(target=agent.answer, args=(asked, 1, lambda: deleted.append(asked)))
+        thread.start()
+        begun.wait(30)
+        agent.hand_back()
+        ends.set()
+        thread.join(30)
+        (reply,) = [json.loads(fields["MessageBody"]) for _, _, fields in self.sent]
+        self.assertEqual((reply["outcome"], reply["attempt"], reply["unsure"]), ("deferred", 1, True))
+        self.assertEqual((reply["retry_after_ms"], deleted), (2000, [asked]))
+        agent.hand_back()
+        self.assertEqual(len(self.sent), 1)
+
     def beats(self, answers):
         """A server that answers heartbeats so, the last answer for ever, and what it was sent."""
         got = []

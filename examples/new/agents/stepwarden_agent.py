@@ -22,7 +22,9 @@ ENDPOINT = None if "AWS_LAMBDA_FUNCTION_NAME" in os.environ else os.environ.get(
 # Largest difference between two clocks: no call starts later than this before CompleteBy.
 SKEW_S = int(os.environ.get("CLOCK_SKEW_MS", "1000")) / 1000
 # Requests that one program works on at a time, and seconds that they may take once it is told to stop.
-THREADS, GRACE_S = 4, 5
+THREADS, GRACE_S = 4, 4
+# How long a step waits that this program hands back: until then it has ended, and with it the work.
+HANDED_BACK_MS = 2000
 
 
 class Failed(Exception):
@@ -65,6 +67,8 @@ class Agent:
 
     def __init__(self, name, do, undo=None):
         self.name, self.functions = name, {"do": do, "undo": undo or {}}
+        # Requests that nothing was replied to yet, by identity, with what deletes their message.
+        self.lock, self.open = threading.Lock(), {}
 
     def __call__(self, event, context):
         """A batch from Lambda. What is not answered is redelivered."""
@@ -91,6 +95,19 @@ class Agent:
         end = time.monotonic() + GRACE_S
         for lock in busy:
             lock.acquire(timeout=max(0, end - time.monotonic()))
+        self.hand_back()
+
+    def hand_back(self):
+        """Gives back what is not done when the program ends, which counts no failed attempt. How far it came is unknown."""
+        with self.lock:
+            left, self.open = list(self.open.values()), {}
+        for request, delete in left:
+            try:
+                reply(request, {"outcome": "deferred", "error": "the agent was stopped before the work was done",
+                                "retry_after_ms": HANDED_BACK_MS, "unsure": True})
+                delete()
+            except Exception as error:
+                print(f"{self.name}: not handed back: {type(error).__name__}: {error}", flush=True)
 
     def serve(self, busy, stop):
         requests = f"{STACK}-agent-{self.name}"
@@ -118,20 +135,23 @@ class Agent:
                 heartbeat(request)
         except Stopped:
             return
-        outcome = self.outcome(request, deliveries)
-        if outcome:
-            echoed = {key: request[key] for key in ("task_id", "step", "attempt", "traceparent") if key in request}
-            tenant = re.sub(r"[^A-Za-z0-9_-]", "_", request["tenant"])[:128] or "_"
-            message = json.dumps({"type": "reply", **echoed, **outcome}, allow_nan=False)
-            while True:
-                try:
-                    return sqs("SendMessage", f"{STACK}-replies", MessageGroupId=tenant, MessageBody=message)
-                except Exception:
-                    # No redelivery would do the work of hours again.
-                    if "heartbeat" not in request:
-                        raise
-                    time.sleep(1)
-                    heartbeat(request)
+        with self.lock:
+            self.open[id(request)] = request, delete
+        outcome = None
+        try:
+            outcome = self.outcome(request, deliveries)
+        finally:
+            with self.lock:
+                is_handed_back = self.open.pop(id(request), None) is None
+        while outcome and not is_handed_back:
+            try:
+                return reply(request, outcome)
+            except Exception:
+                # No redelivery would do the work of hours again.
+                if "heartbeat" not in request:
+                    raise
+                time.sleep(1)
+                heartbeat(request)
 
     def outcome(self, request, deliveries):
         """The outcome of an attempt; None is silence, because after CompleteBy another instance may do the step."""
@@ -168,6 +188,13 @@ class Agent:
                 traceback.print_exc()
                 outcome = {"outcome": "unavailable", "error": f"{type(error).__name__}: {error}"}
         return outcome if time.time() < complete_by(request) else None
+
+
+def reply(request, outcome):
+    echoed = {key: request[key] for key in ("task_id", "step", "attempt", "traceparent") if key in request}
+    tenant = re.sub(r"[^A-Za-z0-9_-]", "_", request["tenant"])[:128] or "_"
+    message = json.dumps({"type": "reply", **echoed, **outcome}, allow_nan=False)
+    return sqs("SendMessage", f"{STACK}-replies", MessageGroupId=tenant, MessageBody=message)
 
 
 def complete_by(request):

@@ -4,7 +4,7 @@ use crate::AgentError;
 use crate::attempt::{Attempt, Deadline};
 use crate::breaker::{self, Breaker};
 use crate::heart::{Answered, Heart, Post};
-use crate::message::{Direction, Outcome, Reply, Request};
+use crate::message::{Answer, Direction, Outcome, Reply, Request};
 use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -21,6 +21,8 @@ type Function = Box<dyn Fn(&Begun<'_>, Duration) -> Result<Working, String> + Se
 
 /// Requests that one program works on at a time, unless the agent says another number.
 const AT_ONCE: usize = 10;
+/// How long a step waits that an agent handed back, in milliseconds: until then the program has ended, and with it the work.
+const HANDED_BACK_MS: u64 = 2000;
 
 /// One call of a function: the step's input and what the function needs besides.
 #[derive(Clone, Debug)]
@@ -130,6 +132,13 @@ impl Begun<'_> {
             Some(heart) => heart.known().await,
             None => std::future::pending().await,
         }
+    }
+
+    /// The reply of an attempt that is given up because the program ends: it counts no failure. How far the function came is unknown.
+    pub(crate) fn handed_back(&self) -> Reply {
+        let error = "the agent was stopped before the work was done".to_owned();
+        let answer = Outcome::Deferred { error, retry_after_ms: HANDED_BACK_MS }.into();
+        Reply::to(self.request, Answer { unsure: true, ..answer })
     }
 
     /// Keeps the attempt for its reply. False if it is over.

@@ -82,7 +82,8 @@ impl Place {
 /// that were not answered are redelivered, which needs `ReportBatchItemFailures`. Everywhere else it receives from the
 /// queue of each agent. A request leaves its queue only after its reply was sent, or its
 /// first heartbeat was answered. When the program is told to end, it
-/// takes no more requests, and has 5 s for those that it has.
+/// takes no more requests, and has 4 s for those that it has. What is not done then is dropped and handed back (`deferred`), which
+/// counts no failed attempt.
 ///
 /// | variable | what it is | default |
 /// |---|---|---|

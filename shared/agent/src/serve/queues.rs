@@ -4,6 +4,7 @@ use super::held::{Held, VISIBLE_AFTER};
 use super::presence::Presence;
 use super::{Place, ServeError};
 use crate::Agent;
+use crate::agent::Begun;
 use crate::message::Reply;
 use aws_config::BehaviorVersion;
 use aws_config::retry::RetryConfig;
@@ -16,8 +17,10 @@ use std::time::Duration;
 use tokio::sync::{Mutex, Semaphore, watch};
 use tokio::task::JoinSet;
 
-/// Time for what is being done when the program is told to end.
-const GRACE: Duration = Duration::from_secs(5);
+/// Time for what is being done when the program is told to end. What is not done then is handed back.
+const GRACE: Duration = Duration::from_secs(4);
+/// Time to hand it back. Together less than what those allow who stop programs, `stepwarden up` among them.
+const LAST: Duration = Duration::from_secs(1);
 /// Wait after a call of SQS that failed.
 const PAUSE: Duration = Duration::from_secs(1);
 /// Wait after the first receive that failed; it doubles with each further one up to [`PAUSE`].
@@ -98,7 +101,7 @@ impl Queues {
     /// Answers one message, and then deletes it. Had the program died before, the request would be redelivered. With
     /// heartbeats the message goes first, because SQS keeps none from other receivers for longer than 12 hours: the
     /// record then finds a program that died.
-    async fn answer(&self, agent: &Agent, message: Message) -> Result<(), String> {
+    async fn answer(&self, agent: &Agent, message: Message, ends: watch::Receiver<bool>) -> Result<(), String> {
         let attributes = message.attributes.unwrap_or_default();
         let deliveries = attributes.get(&MessageSystemAttributeName::ApproximateReceiveCount);
         let deliveries = deliveries.and_then(|count| count.parse().ok()).unwrap_or(1);
@@ -111,7 +114,7 @@ impl Queues {
         let mut holding = Some(self.held.hold(queue, receipt.clone(), begun.complete_by()));
         let mut is_gone = false;
         let reply = {
-            let mut replying = std::pin::pin!(agent.reply(&begun, deliveries));
+            let mut replying = std::pin::pin!(reply_or_hand_back(agent, &begun, deliveries, ends));
             loop {
                 tokio::select! {
                     reply = &mut replying => break reply,
@@ -148,6 +151,20 @@ impl Queues {
     }
 }
 
+/// The reply of the agent, or once the program `ends` the work back: its function is dropped then.
+async fn reply_or_hand_back(
+    agent: &Agent,
+    begun: &Begun<'_>,
+    deliveries: u32,
+    mut ends: watch::Receiver<bool>,
+) -> Option<Reply> {
+    tokio::select! {
+        biased;
+        reply = agent.reply(begun, deliveries) => reply,
+        Ok(_) = ends.wait_for(|ends| *ends) => Some(begun.handed_back()),
+    }
+}
+
 /// The tenant as a message group, which keeps one tenant's backlog from holding up another's.
 fn group(tenant: &str) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() || c == '-' || c == '_' { c } else { '_' };
@@ -161,20 +178,28 @@ pub(super) async fn run(agents: Vec<Agent>, queues: Queues) -> Result<(), ServeE
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let (stop, stopped) = watch::channel(false);
     queues.held.renewed_by(client())?;
+    let (end, ends) = watch::channel(false);
     let queues = Arc::new(queues);
     let mut all = JoinSet::new();
     for agent in agents {
         tracing::info!(agent = agent.name(), stack = queues.place.stack, "serves requests");
-        all.spawn(one(Arc::new(agent), Arc::clone(&queues), stopped.clone()));
+        all.spawn(one(Arc::new(agent), Arc::clone(&queues), [stopped.clone(), ends.clone()]));
     }
     tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
     stop.send_replace(true);
-    let _ = tokio::time::timeout(GRACE, all.join_all()).await;
+    if tokio::time::timeout(GRACE, all_end(&mut all)).await.is_err() {
+        end.send_replace(true);
+        let _ = tokio::time::timeout(LAST, all_end(&mut all)).await;
+    }
     Ok(())
 }
 
+async fn all_end(all: &mut JoinSet<()>) {
+    while all.join_next().await.is_some() {}
+}
+
 /// Serves one agent, and ends when what it began has ended.
-async fn one(agent: Arc<Agent>, queues: Arc<Queues>, mut stopped: watch::Receiver<bool>) {
+async fn one(agent: Arc<Agent>, queues: Arc<Queues>, [mut stopped, ends]: [watch::Receiver<bool>; 2]) {
     let places = Arc::new(Semaphore::new(agent.at_once));
     let mut work = JoinSet::new();
     let mut pause = FIRST_PAUSE;
@@ -194,10 +219,10 @@ async fn one(agent: Arc<Agent>, queues: Arc<Queues>, mut stopped: watch::Receive
             Ok(messages) => {
                 pause = FIRST_PAUSE;
                 for message in messages {
-                    let (agent, queues) = (Arc::clone(&agent), Arc::clone(&queues));
+                    let (agent, queues, ends) = (Arc::clone(&agent), Arc::clone(&queues), ends.clone());
                     let place = Arc::clone(&places).acquire_owned().await;
                     work.spawn(async move {
-                        if let Err(error) = queues.answer(&agent, message).await {
+                        if let Err(error) = queues.answer(&agent, message, ends).await {
                             tracing::warn!(agent = agent.name(), error, "a request will be delivered again");
                         }
                         drop(place);
@@ -217,7 +242,11 @@ async fn one(agent: Arc<Agent>, queues: Arc<Queues>, mut stopped: watch::Receive
 
 #[cfg(test)]
 mod tests {
-    use super::group;
+    use super::{group, reply_or_hand_back};
+    use crate::{Agent, AgentError, Call};
+    use serde_json::{Value, json};
+    use std::time::Duration;
+    use tokio::sync::watch;
 
     #[test]
     fn a_tenant_is_a_message_group() {
@@ -225,5 +254,39 @@ mod tests {
             assert_eq!(group(tenant), expected);
         }
         assert_eq!(group(&"x".repeat(200)).len(), 128);
+    }
+
+    /// The reply of an agent that needs `works`, in a program that ends after 50 ms.
+    async fn stopped(works: Duration) -> Value {
+        let work = move |_: Call<Value>| async move {
+            tokio::time::sleep(works).await;
+            Ok::<_, AgentError>(json!({"n": 1}))
+        };
+        let agent = Agent::new("x").step("a", work);
+        let request = json!({
+            "task_id": "ord_1", "step": "a", "agent": "x", "attempt": 3, "direction": "do", "idempotency_key": "k",
+            "complete_by": jiff::Timestamp::now() + jiff::SignedDuration::from_hours(1), "tenant": "t",
+            "calls": {"attempts": 1, "base": "PT1S", "cap": "PT1S"},
+        });
+        let request = serde_json::from_value(request).unwrap();
+        let (end, ends) = watch::channel(false);
+        let begun = agent.begin(&request).await.unwrap();
+        let (reply, ()) = tokio::join!(reply_or_hand_back(&agent, &begun, 1, ends), async {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            end.send_replace(true);
+        });
+        serde_json::to_value(reply.unwrap()).unwrap()
+    }
+
+    // L6: who stops an agent takes no attempt from its steps, and what they may have done is not forgotten.
+    #[tokio::test]
+    async fn a_program_that_ends_hands_back_what_it_has_not_done() {
+        let reply = stopped(Duration::from_secs(3000)).await;
+        assert_eq!(
+            (&reply["outcome"], &reply["attempt"], &reply["unsure"]),
+            (&json!("deferred"), &json!(3), &json!(true))
+        );
+        assert_eq!(reply["retry_after_ms"], 2000);
+        assert_eq!(stopped(Duration::ZERO).await["outcome"], "done");
     }
 }
