@@ -15,6 +15,7 @@ from pathlib import Path
 import deploy
 import emulator
 import signed
+import worker
 import yours
 from deploy import ROOT
 from world import DOCS, FINAL, SERVICES, VISIBILITY_S, Failed, Remotes, System, check, until
@@ -50,7 +51,7 @@ def main():
         ministack = emulator.MiniStack(folder)
         urls = {f"{name.capitalize()}Url": f"{remotes.url}/{name}" for name in SERVICES}
         # EventBridge starts the supervisor once a minute; within it, it sweeps every two seconds.
-        parameters = {**urls, "HttpPolicyArns": signed.prepare(), "Sample": "true", "DocsUrl": DOCS, "ExternalAgents": ",".join(yours.OWN), "PublicUrl": yours.PUBLIC, "SweepEveryMs": "2000", "PriorityClasses": str(options.classes).lower()}
+        parameters = {**urls, "HttpPolicyArns": signed.prepare(), "Sample": "true", "DocsUrl": DOCS, "ExternalAgents": ",".join((*yours.OWN, worker.AGENT)), "PublicUrl": yours.PUBLIC, "SweepEveryMs": "2000", "PriorityClasses": str(options.classes).lower()}
         outputs = deploy.deploy(STACK, parameters, options.binaries)
         print(f"deployed in {time.monotonic() - begin:.1f} s: {outputs['ApiUrl']}", flush=True)
         # A changed parameter reaches the agents' stacks, and all of them still work afterwards.
@@ -94,7 +95,7 @@ def orders():
 
 def run(system, options):
     sample = orders()
-    parts = [callers, sample_orders, silent_agent, refused_payment, failed_undo, cancelled, poison, half_a_batch, signed.signed_calls, yours.own_folder, by_alias]
+    parts = [callers, sample_orders, silent_agent, refused_payment, failed_undo, cancelled, poison, half_a_batch, signed.signed_calls, yours.own_folder, worker.long_work, by_alias]
     for part in parts:
         if options.only and part.__name__ not in options.only:
             continue
@@ -317,7 +318,7 @@ def finish(system):
     print("  ok   no message is left, dead, or set aside but the poison")
     # A queue that is away has no tag either, so the answer is the same as for a queue of somebody else's.
     log = system.ministack.log.read_text().splitlines()
-    denied = [line for line in log if "AccessDenied" in line and f"{STACK}-notices-default" not in line and signed.TABLE not in line and not re.search(rf"{STACK}-agent-({'|'.join(yours.OWN)})", line)]
+    denied = [line for line in log if "AccessDenied" in line and f"{STACK}-notices-default" not in line and signed.TABLE not in line and not re.search(rf"{STACK}-agent-({'|'.join((*yours.OWN, worker.AGENT))})", line)]
     check(not denied, f"a role lacks a right: {denied[:3]}")
     print("  ok   the functions' roles, enforced, were enough")
 
