@@ -447,7 +447,8 @@ struct More {
     write_units: f64,
     read_units: f64,
     sqs_requests: f64,
-    invocations: f64,
+    /// With one message, and with more.
+    invocations: [f64; 2],
     api_requests: f64,
 }
 
@@ -455,29 +456,31 @@ impl More {
     fn of(meter: &Meter, without: &Meter, times: usize) -> Self {
         let each = |n: usize, without: usize| (n as f64 - without as f64) / (ORDERS * times) as f64;
         let writes = |m: &Meter| m.record_units + m.index_units + m.attention_units;
-        let calls = |m: &Meter| m.invocations.iter().sum();
+        let calls = |n: usize| each(meter.invocations[n], without.invocations[n]);
         Self {
             write_units: each(writes(meter), writes(without)),
             read_units: each(meter.half_read_units, without.half_read_units) / 2.0,
             sqs_requests: each(meter.sqs_requests, without.sqs_requests),
-            invocations: each(calls(meter), calls(without)),
+            invocations: [calls(0), calls(1)],
             api_requests: each(meter.api_requests, without.api_requests),
         }
     }
 
     fn dollars(self, prices: &Prices) -> f64 {
         let (million, order) = (|name: &str| prices.of("million", name), |name: &str| prices.of("order", name));
-        let seconds = self.invocations * order("alone_ms") / 1000.0 * order("memory_gb");
+        let [alone, ten] = self.invocations;
+        let seconds = (alone * order("alone_ms") + ten * order("ten_ms")) / 1000.0 * order("memory_gb");
         self.write_units * million("write_units")
             + self.read_units * million("read_units")
             + self.sqs_requests * million("sqs_requests")
-            + self.invocations * million("invocations")
+            + (alone + ten) * million("invocations")
             + seconds * million("gb_seconds")
             + self.api_requests * (million("api_requests") + order("access_log_kb") * million("log_kilobytes"))
     }
 }
 
-const DAY: shared::time::SignedDuration = shared::time::SignedDuration::from_hours(24);
+const MINUTE: std::time::Duration = std::time::Duration::from_secs(60);
+const DAY: std::time::Duration = std::time::Duration::from_hours(24);
 
 /// Orders that wait, of which a test says what happens to them.
 struct Waits {
@@ -494,15 +497,19 @@ impl Waits {
         Self { bench: Bench { world, schedulers, meter: Arc::default() }, supervisor }
     }
 
-    /// What [`ORDERS`] orders of this workflow cost, of which `then` brings about all that their beginning does not.
-    async fn meter(&self, workflow: &str, then: impl AsyncFn(&[shared::order::Id])) -> Meter {
+    /// What [`ORDERS`] orders of this workflow cost, with at most `most` messages in a batch, of which `then` brings about all that
+    /// their beginning does not.
+    async fn meter(&self, workflow: &str, most: i32, then: impl AsyncFn(&[shared::order::Id])) -> Meter {
         self.begin();
         let mut ids = Vec::new();
         for n in 0..ORDERS {
-            ids.push(self.bench.world.accept(workflow, &format!("{workflow}-{n}"), json!({})).await);
+            ids.push(self.bench.world.accept(workflow, &format!("{workflow}-{most}-{n}"), json!({})).await);
             self.invoked(true);
-            self.settle().await;
+            if most == 1 {
+                self.settle(most).await;
+            }
         }
+        self.settle(most).await;
         then(&ids).await;
         self.bench.world.no_faults();
         for id in &ids {
@@ -549,6 +556,8 @@ impl Waits {
                 world.submit.beat(id, "a", 1, Progress::default()).await.unwrap();
                 self.invoked(true);
             }
+            // A sweep that finds the old CompleteBy, which the skew of the clocks puts off.
+            tokio::time::advance(std::time::Duration::from_millis(100)).await;
             let settings = supervisor::Settings::new(1, std::time::Duration::from_secs(20));
             supervisor::handler(&self.supervisor, settings).await.unwrap();
             self.bench.meter.lock().unwrap().end();
@@ -565,22 +574,86 @@ impl Waits {
         meter.invocations[0] += usize::from(by_request);
     }
 
-    async fn settle(&self) {
-        self.bench.settle(1, Way::Alone).await;
+    async fn settle(&self, most: i32) {
+        self.bench.settle(most, Way::Alone).await;
     }
 
     /// One sweep, whose own reads are those of every idle one, and then what it sent.
-    async fn sweep(&self) {
+    async fn sweep(&self, most: i32) {
         let settings = supervisor::Settings::new(1, std::time::Duration::from_secs(20));
         supervisor::handler(&self.supervisor, settings).await.unwrap();
         self.invoked(false);
-        self.settle().await;
+        self.settle(most).await;
     }
 
-    async fn event(&self, id: &shared::order::Id) {
-        self.bench.world.submit.deliver(id, "e", "k", json!({}), None).await.unwrap();
-        self.invoked(true);
-        self.settle().await;
+    /// The events of these orders, each by a request.
+    async fn events(&self, ids: &[shared::order::Id], most: i32) {
+        for id in ids {
+            self.bench.world.submit.deliver(id, "e", "k", json!({}), None).await.unwrap();
+            self.invoked(true);
+            if most == 1 {
+                self.settle(most).await;
+            }
+        }
+        self.settle(most).await;
+    }
+
+    /// Days with a sweep each, and no request.
+    async fn quiet(&self, days: usize, most: i32) {
+        let before = self.bench.meter.lock().unwrap().clone();
+        for _ in 0..days {
+            tokio::time::advance(DAY).await;
+            self.sweep(most).await;
+        }
+        let after = self.bench.meter.lock().unwrap().clone();
+        let counted = |m: &Meter| (m.writes, m.half_read_units, m.sqs_requests, m.invocations);
+        assert_eq!(counted(&before), counted(&after), "a wait costs nothing while it lasts");
+    }
+
+    /// The last of these days: sweeps a minute apart, the last ones after its end.
+    async fn last_day(&self, most: i32) {
+        tokio::time::advance(DAY - MINUTE * 5 / 2).await;
+        for _ in 0..5 {
+            self.settle(most).await;
+            self.sweep(most).await;
+            tokio::time::advance(MINUTE).await;
+        }
+    }
+
+    /// What a wait for a time, a shorter one, an event and a reminder cost.
+    async fn costs(&self, most: i32) -> [More; 4] {
+        let without = self.meter("plain", most, async |_| {}).await;
+        let timer = async |_: &[shared::order::Id]| {
+            self.quiet(29, most).await;
+            self.last_day(most).await;
+        };
+        let timer = self.meter("timer", most, timer).await;
+        let short = async |_: &[shared::order::Id]| {
+            tokio::time::advance(MINUTE * 5).await;
+            self.sweep(most).await;
+            tokio::time::advance(MINUTE * 6).await;
+            self.settle(most).await;
+        };
+        let short = self.meter("short", most, short).await;
+        let event = async |ids: &[shared::order::Id]| {
+            self.quiet(29, most).await;
+            self.events(ids, most).await;
+        };
+        let event = self.meter("event", most, event).await;
+        let remind = async |ids: &[shared::order::Id]| {
+            for _ in 0..2 {
+                self.quiet(9, most).await;
+                self.last_day(most).await;
+            }
+            self.events(ids, most).await;
+        };
+        let remind = self.meter("remind", most, remind).await;
+        [
+            More::of(&timer, &without, 1),
+            More::of(&short, &without, 1),
+            More::of(&event, &without, 1),
+            More::of(&remind, &event, 2),
+        ]
     }
 }
 
@@ -598,7 +671,7 @@ fn chain(name: &str, between: &str) -> String {
 }
 
 // J1: what a wait costs is counted like an order, and while it lasts it costs no request.
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test(start_paused = true)]
 async fn the_cost_sheet_is_what_waits_cost() {
     let plain = chain("plain", "");
     let timer = chain("timer", "wait = \"30d\"");
@@ -606,63 +679,31 @@ async fn the_cost_sheet_is_what_waits_cost() {
     let remind = "event = \"e\"\ntimeout = \"30d\"\nremind = { every = \"10d\", times = 2, agent = \"noop\" }";
     let remind = chain("remind", remind);
     let beats = "name = \"beats\"\n[[step]]\nname = \"a\"\nagent = \"noop\"\ntimeout = \"12h\"\nheartbeat = \"10m\"\n";
-    let waits = Waits::start(&[&plain, &timer, &event, &remind, beats]).await;
+    let short = chain("short", "wait = \"10m\"");
+    let waits = Waits::start(&[&plain, &timer, &short, &event, &remind, beats]).await;
     let prices = Prices::read();
-    let without = waits.meter("plain", async |_| {}).await;
-    let pass = |days: i64| waits.bench.world.pass(DAY * i32::try_from(days).unwrap());
-    // Thirty days with a sweep each, and no request.
-    let quiet = async |days: i64| {
-        let before = waits.bench.meter.lock().unwrap().clone();
-        for _ in 0..days {
-            pass(1);
-            waits.sweep().await;
-        }
-        let after = waits.bench.meter.lock().unwrap().clone();
-        let counted = |m: &Meter| (m.writes, m.half_read_units, m.sqs_requests, m.invocations);
-        assert_eq!(counted(&before), counted(&after), "a wait costs nothing while it lasts");
-    };
-    let timer = waits
-        .meter("timer", async |_| {
-            quiet(29).await;
-            pass(1);
-            waits.sweep().await;
-        })
-        .await;
-    let event = waits
-        .meter("event", async |ids| {
-            quiet(29).await;
-            for id in ids {
-                waits.event(id).await;
-            }
-        })
-        .await;
-    let remind = waits
-        .meter("remind", async |ids| {
-            for _ in 0..2 {
-                quiet(9).await;
-                pass(1);
-                waits.sweep().await;
-            }
-            for id in ids {
-                waits.event(id).await;
-            }
-        })
-        .await;
+    let (alone, tens) = (waits.costs(1).await, waits.costs(10).await);
     let (beats, claimed) = waits.beats("beats", 12, shared::time::SignedDuration::from_mins(10)).await;
-    let rows = [
-        ("a wait for a time, of any length over 15 minutes", More::of(&timer, &without, 1)),
-        ("a wait for an event, and its event over HTTP", More::of(&event, &without, 1)),
-        ("a reminder", More::of(&remind, &event, 2)),
-        ("a heartbeat", More::of(&beats, &claimed, 12)),
+    let beat = More::of(&beats, &claimed, 12);
+    // As for orders, the goal is for batches of ten.
+    let a_wait = tens[0].dollars(&prices);
+    assert!(a_wait <= 4.0, "{a_wait} USD for a million waits: {:?}", tens[0]);
+    let names = [
+        "a wait for a time, of any length over 15 minutes",
+        "a wait for a time, of up to 15 minutes",
+        "a wait for an event, and its event over HTTP",
+        "a reminder",
     ];
+    let rows = names.into_iter().zip(alone.into_iter().zip(tens)).chain([("a heartbeat", (beat, beat))]);
     let mut text = String::from(
-        "| what an order waits for | DynamoDB write units | read units | SQS requests | invocations | API requests | USD a million |\n\
-         |---|---|---|---|---|---|---|\n",
+        "| what an order waits for | DynamoDB write units | read units | SQS requests | invocations | API requests | USD a million | in tens |\n\
+         |---|---|---|---|---|---|---|---|\n",
     );
-    for (name, more) in rows {
-        let More { write_units, read_units, sqs_requests, invocations, api_requests } = more;
-        let all = [write_units, read_units, sqs_requests, invocations, api_requests].map(units);
-        writeln!(text, "| {name} | {} | {:.2} |", all.join(" | "), more.dollars(&prices)).unwrap();
+    for (name, (one, ten)) in rows {
+        let More { write_units, read_units, sqs_requests, invocations, api_requests } = one;
+        let all = [write_units, read_units, sqs_requests, invocations.iter().sum(), api_requests].map(units);
+        let (one, ten) = (one.dollars(&prices), ten.dollars(&prices));
+        writeln!(text, "| {name} | {} | {one:.2} | {ten:.2} |", all.join(" | ")).unwrap();
     }
     hold("cost.md", "waits", &text);
 }
