@@ -178,19 +178,23 @@ pub enum Declined {
     )]
     NoPerson,
     /// The person's event counts already, and had other data.
-    #[error("the order has an event of this name by the same person with other data; each person counts once")]
+    #[error(
+        "the order has an event of this name by the same person with other data; each person counts once, so somebody else has to send this one"
+    )]
     SamePerson,
     /// Its step does not wait yet, and does not take events that come before, or one is kept for it already.
     #[error("its step does not wait yet, and nothing more is kept for it; send it again once the step waits")]
     Early,
     /// No step waits for it any more.
-    #[error("no step waits for it any more: another event was taken, its time is over, or the order has ended")]
+    #[error(
+        "no step waits for it any more: another event was taken, its time is over, or the order has ended; look at the order"
+    )]
     Late,
     /// As many events as an order keeps.
     #[error("the order keeps 16 events for steps to come, and no more; send it again once a step has taken one")]
     Full,
     /// The step's `take` is false for it.
-    #[error("the condition `take` of the step that waits is false for this event")]
+    #[error("the condition `take` of the step that waits is false for this event; send one that it takes")]
     NotTaken,
     /// The step's `take`, `failed` or `output` has no value for it.
     #[error("`take`, `failed` or `output` of the step has no value for this event; send the fields that they read")]

@@ -74,7 +74,7 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
 
 /// Whatever is wrong with the address, the answer is the same: it says nothing about the order.
 fn unknown() -> Problem {
-    problem::no_such_callback("token", "no step of an order has this address")
+    problem::no_such_callback("token", "no step of an order has this address; use it as it came, with the whole token")
 }
 
 fn refusal(why: Declined) -> Problem {
@@ -86,9 +86,11 @@ fn refusal(why: Declined) -> Problem {
         Declined::TooLong => problem::event_refused("body", why.to_string()),
         Declined::KeyReused => problem::event_key_reused("Idempotency-Key", why.to_string()),
         Declined::Unknown => unknown(),
-        Declined::Early | Declined::Late | Declined::Full => {
-            let detail =
-                "the step is over: it has a callback, it was done otherwise, or the order has ended or is being undone";
+        Declined::Early => {
+            problem::event_late(None, "the order has not called the service yet; send it again once it has called")
+        }
+        Declined::Late | Declined::Full => {
+            let detail = "the step is over, so stop: it has a callback, it was done otherwise, or the order has ended or is being undone";
             problem::event_late(None, detail)
         }
     }

@@ -72,7 +72,10 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
 
 /// Whatever is wrong with the address, the answer is the same: it says nothing about the order.
 fn unknown() -> Problem {
-    problem::no_such_heartbeat("token", "no attempt at a step of an order has this address")
+    problem::no_such_heartbeat(
+        "token",
+        "no attempt at a step of an order has this address; use that of the request, and stop the work if it is refused",
+    )
 }
 
 fn over(task: &Task) -> Problem {

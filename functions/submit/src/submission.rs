@@ -313,7 +313,7 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
         let now = self.engine.now();
         if read.duration_until(now).abs() > FRESH_FOR {
             let detail = "the store answers so slowly that the workflow may have changed in the meantime; submit again";
-            return Err(problem::unavailable(None, detail));
+            return Err(problem::unavailable(None, detail).retry_after(2));
         }
         let Submission { workflow: _, input, reference, reply_queue, priority, traceparent } = submission;
         let new = NewTask {

@@ -35,6 +35,7 @@ async fn an_order_whose_definition_was_read_more_than_4_s_before_is_refused() {
         assert_eq!(answer.is_ok(), is_accepted, "{took} ms: {answer:?}");
         if let Err(problem) = answer {
             assert_eq!((problem.status, problem.code), (503, "unavailable"), "{problem:?}");
+            assert_eq!(problem.retry_after_s, Some(2), "the header `Retry-After`");
             // Repeated, it is accepted.
             assert!(order().await.is_ok());
         }
