@@ -7,6 +7,7 @@ mod keys;
 mod links;
 mod messages;
 mod notices;
+mod refused;
 mod slow;
 mod tenants;
 mod traces;
