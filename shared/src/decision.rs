@@ -145,6 +145,8 @@ pub enum Decision {
 pub enum Kept {
     /// Nothing can be claimed at this time.
     NothingReady,
+    /// The end of a child, which a look that is on its way will find.
+    Expected,
     /// The reply was counted before.
     Repeated,
     /// The reply came at or after `complete_by`, when only the supervisor acts.

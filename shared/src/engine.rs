@@ -42,6 +42,8 @@ const MAX_CACHED_INPUT: usize = 16 * 1024;
 /// Most of the outputs beside records kept in memory between messages, in bytes of JSON. They are kept as text, because
 /// values need up to eighty times as much.
 const MAX_CACHED_OUTPUTS: usize = 4 * 1024 * 1024;
+/// How many longer inputs, and how many lists, are kept in memory. Each may need twenty megabytes there.
+const MAX_LONG: NonZeroUsize = NonZeroUsize::new(2).expect("it is not zero");
 /// How long after its last save an order may name an output that a replica does not have yet.
 const REPLICATED_AFTER: SignedDuration = SignedDuration::from_mins(5);
 
@@ -162,6 +164,10 @@ pub struct Engine<S, M> {
     saves: AtomicU64,
     tasks: Mutex<LruCache<Id, Arc<Task>>>,
     inputs: Mutex<LruCache<Id, Arc<Value>>>,
+    /// The latest inputs that are too long for `inputs`: a step with a long list needs its order's again and again.
+    long_inputs: Mutex<LruCache<Id, Arc<Value>>>,
+    /// The latest lists of steps.
+    lists: Mutex<LruCache<Hash, Arc<Vec<Value>>>>,
     /// Outputs beside records.
     outputs: Mutex<LruCache<Hash, Arc<str>>>,
     workflows: Mutex<HashMap<Hash, Arc<Workflow>>>,
@@ -240,6 +246,8 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
             saves: AtomicU64::new(0),
             tasks: Mutex::new(LruCache::new(size)),
             inputs: Mutex::new(LruCache::new(size)),
+            long_inputs: Mutex::new(LruCache::new(MAX_LONG)),
+            lists: Mutex::new(LruCache::new(MAX_LONG)),
             outputs: Mutex::new(LruCache::unbounded()),
             workflows: Mutex::new(HashMap::new()),
             agents: Mutex::new(None),
@@ -376,6 +384,8 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         let next = erase::erase(task, part, by, reason, self.now())?;
         lock(&self.tasks).pop(&task.id);
         lock(&self.inputs).pop(&task.id);
+        lock(&self.long_inputs).pop(&task.id);
+        lock(&self.lists).clear();
         let mut outputs = lock(&self.outputs);
         crate::outputs::beside(task).into_iter().for_each(|hash| drop(outputs.pop(hash)));
         Ok(next.map(|next| Task { stamp: self.stamp(), ..next }))
@@ -544,7 +554,7 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
             let workflow = self.workflow(&task.workflow_hash).await?;
             let may_end = workflow.output.is_some() && events.iter().any(|event| !matches!(event, Event::Hint { .. }));
             let mut needs = may_end || events.iter().any(|event| takes_turns(event));
-            let outputs = Outputs::default();
+            let outputs = self.outputs_with_lists();
             let fold = loop {
                 let input = match needs {
                     true => self.input(&task, &workflow).await?,
@@ -560,10 +570,12 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
                 }
                 needs = true;
             };
+            self.remember_lists(&outputs);
             let Some(mut fold) = fold else { return Ok(Vec::new()) };
             let Some((last, next)) = fold.changes.pop() else {
-                // Never decide to do nothing on a task from memory: only the store knows.
-                if !is_fresh {
+                // Never decide to do nothing on a task from memory: only the store knows. But a look reads what it says then.
+                let is_left_to_a_look = fold.parts.iter().all(|(why, _)| *why == Some(Kept::Expected));
+                if !is_fresh && !is_left_to_a_look {
                     lock(&self.tasks).pop(id);
                     continue;
                 }

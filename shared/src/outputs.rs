@@ -69,6 +69,8 @@ struct Found {
     missing_definitions: BTreeSet<Hash>,
     /// Whether the decision needs the order's input, which was not read.
     wants_input: bool,
+    /// What steps with `each` work on. A long list takes milliseconds to evaluate.
+    lists: BTreeMap<Hash, Arc<Vec<Value>>>,
 }
 
 /// For decisions about tasks that have all their outputs in the record.
@@ -84,6 +86,7 @@ pub static NONE: Outputs = Outputs(Mutex::new(Found {
     definitions: BTreeMap::new(),
     missing_definitions: BTreeSet::new(),
     wants_input: false,
+    lists: BTreeMap::new(),
 }));
 
 impl Outputs {
@@ -108,6 +111,21 @@ impl Outputs {
     pub(crate) fn is_short(&self) -> bool {
         let found = self.found();
         !found.missing.is_empty() || !found.missing_orders.is_empty() || !found.missing_definitions.is_empty()
+    }
+
+    /// The list with this hash, if it was evaluated before.
+    pub(crate) fn list(&self, hash: &Hash) -> Option<Arc<Vec<Value>>> {
+        self.found().lists.get(hash).cloned()
+    }
+
+    /// The list with this hash.
+    pub(crate) fn know_list(&self, hash: Hash, list: Arc<Vec<Value>>) {
+        self.found().lists.insert(hash, list);
+    }
+
+    /// All lists that decisions evaluated or knew.
+    pub(crate) fn lists(&self) -> Vec<(Hash, Arc<Vec<Value>>)> {
+        self.found().lists.clone().into_iter().collect()
     }
 
     /// The decision has to be made again with the order's input.

@@ -212,6 +212,7 @@ pub(crate) fn on_hint(task: &Task, seen: u64, part: u32, turn: &Turn<'_>) -> Dec
     if news.is_empty() && lists.now.is_empty() {
         let has_open_list = (0..task.steps.len()).any(|index| list::has(task, index) && awaits(&task.steps[index]));
         return match has_open_list || is_late {
+            true if lists.is_expected && !lists.later => Decision::Keep { why: Kept::Expected, effects: Vec::new() },
             true => keep(lists.later.then(|| list::look_again(task)).into_iter().collect()),
             // An earlier delivery of this hint may have saved what it found, and died before it sent what follows.
             false => on_wake(task, task.version.saturating_sub(1), 1, turn),

@@ -34,8 +34,8 @@ const MOST_WINDOWS: usize = 10;
 pub const MAX_ERRORS: usize = 500;
 /// Longest message of one of them, in bytes.
 const MAX_MESSAGE: usize = 200;
-/// How many orders are read for each that ends, about.
-const READS_PER_END: u64 = 10;
+/// With at most so many open orders, each end is a reason to read them all.
+const FEW: usize = 10;
 /// How many children one message releases.
 const RELEASED_AT_ONCE: usize = 100;
 
@@ -85,11 +85,16 @@ fn ask(task: &Task, index: usize, item: usize, wish: Wish, turn: &Turn<'_>) -> O
 }
 
 /// What the orders of step `index` are for, as they were when it began.
-fn list(task: &Task, index: usize, turn: &Turn<'_>) -> Result<Vec<Value>, Mistake> {
-    let Some(each) = turn.workflow.steps[index].each() else { return Ok(Vec::new()) };
+fn list(task: &Task, index: usize, turn: &Turn<'_>) -> Result<Arc<Vec<Value>>, Mistake> {
+    let Some(each) = turn.workflow.steps[index].each() else { return Ok(Arc::default()) };
+    if let Some(known) = items(task, index).and_then(|items| turn.outputs.list(&items.hash)) {
+        return Ok(known);
+    }
     let items = each.items(&names(task, index, Direction::Do, turn));
     turn.outputs.loss()?;
-    items
+    let list = Arc::new(items?);
+    turn.outputs.know_list(hash_of(&list), Arc::clone(&list));
+    Ok(list)
 }
 
 fn hash_of(list: &[Value]) -> Hash {
@@ -159,12 +164,38 @@ fn counts(task: &Task, index: usize, child: &Task) -> bool {
 pub(super) struct News {
     /// The steps whose lists are to be written.
     pub(super) now: Vec<usize>,
-    /// Whether there is something that can wait for more.
+    /// Whether there is something that can wait for more, and no look at it is on its way.
     pub(super) later: bool,
+    /// Whether there is something that the look will find that the last save arranged.
+    pub(super) is_expected: bool,
+}
+
+/// The part of the open orders that the end of one of them is a reason to read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reads {
+    None,
+    All,
+    /// From the last on, until one has not ended.
+    WhileEnded,
+}
+
+/// What is read when the order at `rank` of `open` ones has ended, and a save needs `wanted` ends. Orders that began earlier have most
+/// often ended, too. So an order is read about twice until its end is written, not once for each end of another.
+fn reads(rank: Option<usize>, open: usize, wanted: usize) -> Reads {
+    let Some(rank) = rank else { return Reads::None };
+    // Those who end out of turn are rare, and a few more make the first look find enough.
+    let first = wanted + wanted / 4;
+    match rank + 1 {
+        _ if open <= FEW => Reads::All,
+        _ if open <= wanted => Reads::WhileEnded,
+        ended if ended == open => Reads::All,
+        ended if ended >= first && (ended - first).is_multiple_of((wanted / 5).max(1)) => Reads::All,
+        _ => Reads::None,
+    }
 }
 
 /// What is new of the lists of `task`. With many open orders only the ends of some items, of which `hint` may be one, are a reason to read
-/// them all.
+/// others.
 pub(super) fn news(task: &Task, hint: Option<u64>, turn: &Turn<'_>) -> News {
     let mut news = News::default();
     let is_turn = |index: &usize| match task.phase {
@@ -174,15 +205,50 @@ pub(super) fn news(task: &Task, hint: Option<u64>, turn: &Turn<'_>) -> News {
     };
     let runs = task.paused_at.is_none();
     for index in (0..task.steps.len()).filter(|index| runs && has(task, *index) && is_turn(index)) {
+        let Some(items) = items(task, index) else { continue };
         let at_once = turn.workflow.steps[index].each().map_or(1, |each| usize::from(each.at_once));
-        if hint.is_some_and(|item| item % (at_once as u64 / READS_PER_END).max(1) != 0) {
-            news.later = true;
+        let window = window(task, index, turn);
+        let (open, wanted) = (window.len(), at_once.min(items.total()).div_ceil(2));
+        // All that was looked at was unfit, and there is more.
+        let has_more = items.count(|item| matches!(item, Item::ToDo | Item::Again)) > 0
+            && matches!(task.steps[index].state, State::Waiting { .. });
+        if task.phase == Phase::Forward && window.is_empty() && has_more {
+            news.now.push(index);
             continue;
         }
-        let window = window(task, index, turn);
+        if let Some(hint) = hint {
+            let rank = window.iter().position(|item| *item as u64 == hint);
+            let reads = reads(rank, open, wanted);
+            let is_expected = task.phase == Phase::Forward && turn.now < plus(items.changed_at, SAVE_AFTER);
+            match reads {
+                Reads::None if is_expected => {
+                    news.is_expected = true;
+                    continue;
+                }
+                // It is written down already.
+                Reads::None if rank.is_none() => continue,
+                Reads::None => {
+                    news.later = true;
+                    continue;
+                }
+                Reads::All | Reads::WhileEnded => {}
+            }
+            let has_ended = |item: &usize| match seen(task, index, *item, turn) {
+                Some(Seen::There(child)) => counts(task, index, &child),
+                Some(Seen::Absent | Seen::Unreadable) | None => false,
+            };
+            // A few at a time, so that most of them are not read in most cases.
+            let mut parts = window.rchunks(FEW);
+            let mut have_ended = || parts.all(|part| part.iter().filter(|item| has_ended(item)).count() == part.len());
+            if reads == Reads::WhileEnded && !have_ended() {
+                news.is_expected |= is_expected;
+                news.later |= !is_expected;
+                continue;
+            }
+        }
         let (mut ended, mut oldest, mut is_lost): (usize, Option<Timestamp>, bool) = (0, None, false);
         for &item in &window {
-            let is_stuck = items(task, index).is_some_and(|items| items.get(item) == Item::Stuck);
+            let is_stuck = items.get(item) == Item::Stuck;
             match seen(task, index, item, turn) {
                 // Of one that is known to be stuck, only the end of its undo is new.
                 Some(Seen::There(child)) if is_stuck && child.phase != Phase::Undone => {}
@@ -197,16 +263,7 @@ pub(super) fn news(task: &Task, hint: Option<u64>, turn: &Turn<'_>) -> News {
                 Some(Seen::Unreadable) | None => {}
             }
         }
-        let total = items(task, index).map_or(0, Items::total);
-        // All that was looked at was unfit, and there is more.
-        let has_more = items(task, index)
-            .is_some_and(|items| items.count(|item| matches!(item, Item::ToDo | Item::Again)) > 0)
-            && matches!(task.steps[index].state, State::Waiting { .. });
-        if task.phase == Phase::Forward && window.is_empty() && has_more {
-            news.now.push(index);
-            continue;
-        }
-        let is_half = ended > 0 && (ended * 2 >= at_once.min(total) || ended == window.len());
+        let is_half = ended > 0 && (ended >= wanted || ended == open);
         let is_old = oldest.is_some_and(|at| plus(at, SAVE_AFTER) <= turn.now);
         if is_half || is_old || is_lost && plus(task.updated_at, MADE_WITHIN) <= turn.now {
             news.now.push(index);
@@ -340,7 +397,7 @@ impl Change<'_> {
         let reads = items.count(|item| matches!(item, Item::ToDo | Item::Again)) > 0
             || found.iter().any(|(_, seen)| is_lost(seen));
         let list = match reads.then(|| list(&self.task, index, self.turn)).transpose() {
-            Ok(list) if list.as_ref().is_some_and(|list| hash_of(list) != items.hash) => {
+            Ok(list) if list.is_some() && self.turn.outputs.list(&items.hash).is_none() => {
                 let mistake = Mistake("`each` has another list than when the step began".into());
                 return self.mistaken(index, Direction::Do, &mistake);
             }
@@ -661,7 +718,7 @@ impl Change<'_> {
 }
 
 /// Why `item` failed. The list is `read` if need be.
-fn message(task: &Task, index: usize, item: usize, read: &mut Option<Vec<Value>>, turn: &Turn<'_>) -> String {
+fn message(task: &Task, index: usize, item: usize, read: &mut Option<Arc<Vec<Value>>>, turn: &Turn<'_>) -> String {
     if items(task, index).is_some_and(|items| items.get(item) == Item::Refused) {
         let list = read.get_or_insert_with(|| list(task, index, turn).unwrap_or_default());
         let input = inputs(task, index, list, std::iter::once(item), turn).pop();

@@ -10,40 +10,81 @@ use crate::ports::{Created, Error, Messenger, StateStore};
 use crate::task::{Phase, Submission, Task, shard_of};
 use crate::time::SignedDuration;
 use crate::workflow::child::{ToChild, Wish};
+use futures::future::join_all;
 use serde_json::{Value, json};
 use std::future::Future;
 use std::pin::Pin;
 
+/// How many children are asked at the same time: a list may have thousands.
+const AT_ONCE: usize = 25;
+
+/// What asking a child came to, and what is left to send.
+type Told = Result<Vec<Effect>, Error>;
+
 impl<S: StateStore, M: Messenger> Engine<S, M> {
-    /// Boxed, because a child may have children.
-    pub(super) fn tell_child<'a>(
+    /// Asks children, one answer for each. The Wakes of those that were made are left to the caller, which sends them together: one request
+    /// for each would cost more than the children. Boxed, because a child may have children.
+    pub(super) fn tell_children<'a>(
         &'a self,
-        ask: &'a ToChild,
-    ) -> Pin<Box<dyn Future<Output = Result<(), Error>> + Send + 'a>> {
+        asks: &'a [&'a ToChild],
+    ) -> Pin<Box<dyn Future<Output = Vec<Told>> + Send + 'a>> {
         Box::pin(async move {
-            if let Wish::Begin(input) = &ask.wish {
-                self.make_child(ask, input.clone(), Phase::Forward).await?;
-                return Ok(());
+            let mut told = Vec::with_capacity(asks.len());
+            for some in asks.chunks(AT_ONCE) {
+                told.extend(self.tell_some(some).await);
             }
-            // Twice: a child may be made between the read and the write that says that there is none.
-            for _ in 0..2 {
-                let event = Event::Asked { round: ask.parent.round, wish: ask.wish.clone() };
-                let answer = self.handle(vec![(ask.id.clone(), event)]).await.pop();
-                match answer.unwrap_or_else(|| Err(contended(&ask.id)))? {
-                    Handled::NoSuchTask if ask.wish == Wish::Undo => {
-                        if self.make_child(ask, json!({}), Phase::Undone).await? == Created::New {
-                            return Ok(());
-                        }
-                    }
-                    Handled::NoSuchTask | Handled::Applied(_) | Handled::Kept(..) => return Ok(()),
-                }
-            }
-            Err(contended(&ask.id))
+            told
         })
     }
 
-    /// Puts the child if it is absent. One that is Undone from the start keeps a late instance from making one that runs.
-    async fn make_child(&self, ask: &ToChild, input: Value, phase: Phase) -> Result<Created, Error> {
+    async fn tell_some(&self, asks: &[&ToChild]) -> Vec<Told> {
+        let begin = |ask: &'_ ToChild| matches!(ask.wish, Wish::Begin(_));
+        let made = join_all(asks.iter().map(|ask| async {
+            match &ask.wish {
+                Wish::Begin(input) => Some(self.make_child(ask, input.clone(), Phase::Forward).await),
+                _ => None,
+            }
+        }));
+        let mut told: Vec<Told> = made
+            .await
+            .into_iter()
+            .map(|made| made.map_or_else(|| Ok(Vec::new()), |made| made.map(|(_, wake)| wake)))
+            .collect();
+        let mut open: Vec<usize> = (0..asks.len()).filter(|n| !begin(asks[*n])).collect();
+        // Twice: a child may be made between the read and the write that says that there is none.
+        for _ in 0..2 {
+            if open.is_empty() {
+                break;
+            }
+            let event = |n: &usize| {
+                let ask = asks[*n];
+                (ask.id.clone(), Event::Asked { round: ask.parent.round, wish: ask.wish.clone() })
+            };
+            let answers = self.handle(open.iter().map(event).collect()).await;
+            let mut absent = Vec::new();
+            for (n, answer) in std::mem::take(&mut open).into_iter().zip(answers) {
+                match answer {
+                    Ok(Handled::NoSuchTask) if asks[n].wish == Wish::Undo => absent.push(n),
+                    Ok(Handled::NoSuchTask | Handled::Applied(_) | Handled::Kept(..)) => {}
+                    Err(error) => told[n] = Err(error),
+                }
+            }
+            let put = join_all(absent.iter().map(|n| self.make_child(asks[*n], json!({}), Phase::Undone))).await;
+            for (n, put) in absent.into_iter().zip(put) {
+                match put {
+                    Ok((Created::New, _)) => {}
+                    Ok(_) => open.push(n),
+                    Err(error) => told[n] = Err(error),
+                }
+            }
+        }
+        open.into_iter().for_each(|n| told[n] = Err(contended(&asks[n].id)));
+        told
+    }
+
+    /// Puts the child if it is absent, with the Wake that it needs then. One that is Undone from the start keeps a late instance from making
+    /// one that runs.
+    async fn make_child(&self, ask: &ToChild, input: Value, phase: Phase) -> Result<(Created, Vec<Effect>), Error> {
         let workflow = self.workflow(&ask.workflow).await?;
         let now = self.now();
         let new = Submission {
@@ -81,11 +122,9 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
             input,
         };
         let created = self.create(&order, &task).await?;
-        if created == Created::New && phase == Phase::Forward {
-            // If it is lost, the due index brings the order on.
-            let wake = Effect::Wake(Wake::new(&task, task.version, 0), SignedDuration::ZERO);
-            self.messenger.send(vec![wake]).await.into_iter().collect::<Result<(), Error>>()?;
-        }
-        Ok(created)
+        // If it is lost, the due index brings the order on.
+        let wake = (created == Created::New && phase == Phase::Forward)
+            .then(|| Effect::Wake(Wake::new(&task, task.version, 0), SignedDuration::ZERO));
+        Ok((created, wake.into_iter().collect()))
     }
 }

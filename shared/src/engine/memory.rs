@@ -222,6 +222,7 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         if task.process_state().is_final() {
             lock(&self.tasks).pop(&task.id);
             lock(&self.inputs).pop(&task.id);
+            lock(&self.long_inputs).pop(&task.id);
         } else {
             let mut tasks = lock(&self.tasks);
             // A task read before another batch of this process saved it must not replace the saved one.
@@ -234,6 +235,24 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
     pub(super) fn remember_input(&self, id: &Id, input: &Arc<Value>) {
         if serde_json::to_string(&**input).is_ok_and(|json| json.len() <= MAX_CACHED_INPUT) {
             lock(&self.inputs).put(id.clone(), Arc::clone(input));
+        } else {
+            lock(&self.long_inputs).put(id.clone(), Arc::clone(input));
+        }
+    }
+
+    /// What a decision knows before anything is read for it.
+    pub(super) fn outputs_with_lists(&self) -> Outputs {
+        let outputs = Outputs::default();
+        lock(&self.lists).iter().for_each(|(hash, list)| outputs.know_list(hash.clone(), Arc::clone(list)));
+        outputs
+    }
+
+    pub(super) fn remember_lists(&self, outputs: &Outputs) {
+        let mut lists = lock(&self.lists);
+        for (hash, list) in outputs.lists() {
+            if !lists.contains(&hash) {
+                lists.put(hash, list);
+            }
         }
     }
 
@@ -265,8 +284,9 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         let mut inputs = HashMap::new();
         let mut missing: Vec<&Task> = Vec::new();
         for task in tasks {
-            if let Some(input) = lock(&self.inputs).get(&task.id) {
-                inputs.insert(task.id.clone(), Ok(Arc::clone(input)));
+            let short = lock(&self.inputs).get(&task.id).cloned();
+            if let Some(input) = short.or_else(|| lock(&self.long_inputs).get(&task.id).cloned()) {
+                inputs.insert(task.id.clone(), Ok(input));
             } else if missing.iter().all(|other| other.id != task.id) {
                 missing.push(task);
             }

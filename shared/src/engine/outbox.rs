@@ -5,16 +5,10 @@ use crate::decision::Event;
 use crate::message::{Effect, NoticeKind};
 use crate::order::Id;
 use crate::ports::{Error, Messenger, StateStore};
-use futures::future::join_all;
+use crate::workflow::child::ToChild;
 use serde_json::Value;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-
-/// How many children are asked at the same time: a list may have thousands.
-const CHILDREN_AT_ONCE: usize = 25;
-
-/// The event that an effect is of, whether it is the notice of a turn, and what follows once it is sent.
-type Owner = (usize, bool, Option<Event>);
 
 impl<S: StateStore, M: Messenger> Engine<S, M> {
     pub(super) async fn send_all(&self, decided: Vec<Result<Decided, Error>>) -> Vec<Result<Handled, Error>> {
@@ -56,20 +50,14 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
                 }
             }
             let open = round.into_iter().filter(|(_, (owner, ..))| answers[*owner].is_ok());
-            let (children, messages): (Vec<_>, Vec<_>) =
+            let (children, mut messages): (Vec<_>, Vec<_>) =
                 open.partition(|(effect, _)| matches!(effect, Effect::Child(_)));
-            let tell = |(effect, owner): &(Effect, Owner)| match effect {
-                Effect::Child(ask) => Some((owner.0, ask.clone())),
-                _ => None,
-            };
-            let asked: Vec<_> = children.iter().filter_map(tell).collect();
-            let mut told = Vec::with_capacity(asked.len());
-            for some in asked.chunks(CHILDREN_AT_ONCE) {
-                told.extend(join_all(some.iter().map(|(_, ask)| self.tell_child(ask))).await);
-            }
-            for ((owner, _), told) in asked.iter().zip(told) {
-                if let Err(error) = told {
-                    answers[*owner] = Err(error);
+            let asks: Vec<&ToChild> = children.iter().filter_map(|(effect, _)| asked(effect)).collect();
+            let told = self.tell_children(&asks).await;
+            for ((_, (owner, ..)), told) in children.iter().zip(told) {
+                match told {
+                    Ok(own) => messages.extend(own.into_iter().map(|effect| (effect, (*owner, false, None)))),
+                    Err(error) => answers[*owner] = Err(error),
                 }
             }
             // Redelivery repeats this part of a release, and then brings the next.
@@ -103,6 +91,10 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         let needy = decided.iter().flatten().filter(|decided| decided.effects.iter().any(needs_input));
         self.inputs_of(needy.filter_map(|decided| decided.handled.task()).map(|task| &**task)).await
     }
+}
+
+fn asked(effect: &Effect) -> Option<&ToChild> {
+    if let Effect::Child(ask) = effect { Some(ask) } else { None }
 }
 
 fn needs_input(effect: &Effect) -> bool {
