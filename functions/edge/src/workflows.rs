@@ -3,10 +3,10 @@
 use shared::registry::Pointers;
 use shared::time::SignedDuration;
 use shared::workflow::child::check_path;
-use shared::workflow::file::{Error, Known, Settings, parse_for};
+use shared::workflow::file::{Error, Known, Settings, name_of, parse_for};
 use shared::workflow::{TooShort, Workflow};
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Workflows by name.
 pub type Workflows = BTreeMap<String, Workflow>;
@@ -160,19 +160,60 @@ fn read(
                 format!("another file also defines workflow `{}`; give each workflow a unique name", earlier.name);
             return Err(Error { file, line: 1, message });
         }
-        if let Some(name) = shared::workflow::file::name_of(&text) {
+        if let Some(name) = name_of(&text) {
             sources.insert(name, (file, text));
         }
     }
     for (name, (file, text)) in &sources {
-        if let Err((started, message)) = check_children(&workflows, &mut vec![name], name) {
-            let is_it =
-                |line: &str| line.trim_start().starts_with("workflow") && line.contains(&format!("\"{started}\""));
-            let line = text.lines().position(is_it).map_or(1, |line| line + 1);
-            return Err(Error { file: file.clone(), line, message });
-        }
+        check_children(&workflows, &mut vec![name], name).map_err(|wrong| at_its_step(file, text, wrong))?;
     }
     Ok(workflows)
+}
+
+/// The error at the line of the file that names the workflow which is started.
+fn at_its_step(file: &str, text: &str, (started, message): (String, String)) -> Error {
+    let is_it = |line: &str| line.trim_start().starts_with("workflow") && line.contains(&format!("\"{started}\""));
+    let line = text.lines().position(is_it).map_or(1, |line| line + 1);
+    Error { file: file.to_owned(), line, message }
+}
+
+/// The workflow in a file, and those in the files beside it whose orders its own start. `read` reads a file.
+///
+/// # Errors
+/// That of `read`; or a workflow that is started and is not there, or must not be started.
+pub fn family(path: &Path, read: impl Fn(&Path) -> Result<Workflow, Error>) -> Result<(Workflow, Workflows), Error> {
+    let own = read(path)?;
+    let mut open: Vec<String> = own.children().into_iter().map(str::to_owned).collect();
+    let mut all = Workflows::from([(own.name.clone(), own.clone())]);
+    if open.is_empty() {
+        return Ok((own, Workflows::new()));
+    }
+    let folder = path.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
+    let entries = std::fs::read_dir(folder).into_iter().flatten();
+    let files = entries
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| path.extension().is_some_and(|e| e == "toml"));
+    let named = files.filter_map(|path| Some((name_of(&std::fs::read_to_string(&path).ok()?)?, path)));
+    let beside: BTreeMap<String, PathBuf> = named.collect();
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    let file = path.display().to_string();
+    while let Some(name) = open.pop() {
+        if all.contains_key(&name) {
+            continue;
+        }
+        let Some(path) = beside.get(&name) else {
+            let names: Vec<String> = beside.keys().map(|name| format!("`{name}`")).collect();
+            let (names, folder) = (names.join(", "), folder.display());
+            let message = format!("no file beside this one defines workflow `{name}`; {folder} has {names}");
+            return Err(at_its_step(&file, &text, (name, message)));
+        };
+        let child = read(path)?;
+        open.extend(child.children().into_iter().map(str::to_owned));
+        all.insert(name, child);
+    }
+    check_children(&all, &mut vec![&own.name], &own.name).map_err(|wrong| at_its_step(&file, &text, wrong))?;
+    all.remove(&own.name);
+    Ok((own, all))
 }
 
 #[cfg(test)]

@@ -1,41 +1,30 @@
 //! `stepwarden simulate`: a workflow under faults, in virtual time.
 
 use crate::cli::args::Simulate;
-use crate::start_error::StartError;
 use anyhow::Result;
+use edge::workflows::family;
 use serde_json::json;
 use shared::workflow::file::{Error, Known, parse};
 use shared::workflow::{USUAL_SKEW, Workflow};
+use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 use stepwarden_simulation::{ADAPTER_EVERY, Run, RunOptions, Settings, run, simulate, workflows};
 
 /// Runs the seeds and prints the report; true if every order ended well.
 pub fn main(options: &Simulate) -> Result<bool> {
-    let workflows = match &options.file {
+    let (workflows, children) = match &options.file {
         Some(file) => {
-            let unreadable =
-                |e| Error { file: file.display().to_string(), line: 1, message: format!("cannot be read: {e}") };
-            let text = std::fs::read_to_string(file).map_err(unreadable)?;
             let external = options.external_agents.iter().map(String::as_str);
             let agents: Vec<&str> = agent::agents::NAMES.into_iter().chain(external).collect();
             let known = Known { agents: &agents, inputs: &edge::workflows::INPUT_CHECKS };
-            let mut workflow: Workflow = parse(&file.display().to_string(), &text, known)?;
-            workflow.can_start(USUAL_SKEW).map_err(|error| {
-                StartError::Data(format!("{error}: raise it; clocks in the simulation differ as much as on AWS"))
-            })?;
-            if let Some(child) = workflow.children().first() {
-                let words = "which the simulation cannot play; try it with `stepwarden up`";
-                let message = format!("{}: its orders start orders of `{child}`, {words}", file.display());
-                return Err(StartError::Data(message).into());
-            }
-            // Its inputs are made up.
-            workflow.schema = None;
-            vec![Arc::new(workflow)]
+            let (own, children) = family(file, |file| read(file, known))?;
+            (vec![Arc::new(own)], children.into_values().map(Arc::new).collect())
         }
-        None => workflows(),
+        None => (workflows(), Vec::new()),
     };
-    let settings = Settings { workflows, real_every: options.adapter_every, command: command(options), script: None };
+    let settings =
+        Settings { workflows, children, real_every: options.adapter_every, command: command(options), script: None };
     if let Some(seed) = options.seed {
         return one(&run(seed, &settings, &RunOptions { keeps_trace: true, ..RunOptions::default() }), options.json);
     }
@@ -53,6 +42,18 @@ pub fn main(options: &Simulate) -> Result<bool> {
         crate::say!("{report}");
     }
     Ok(report.is_clean())
+}
+
+fn read(file: &Path, known: Known<'_>) -> Result<Workflow, Error> {
+    let wrong = |message: String| Error { file: file.display().to_string(), line: 1, message };
+    let text = std::fs::read_to_string(file).map_err(|e| wrong(format!("cannot be read: {e}")))?;
+    let mut workflow: Workflow = parse(&file.display().to_string(), &text, known)?;
+    workflow
+        .can_start(USUAL_SKEW)
+        .map_err(|error| wrong(format!("{error}: raise it; clocks in the simulation differ as much as on AWS")))?;
+    // Its inputs are made up.
+    workflow.schema = None;
+    Ok(workflow)
 }
 
 /// The command that repeats a seed, without the seed itself. With another workflow or another share of runs over the

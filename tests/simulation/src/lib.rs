@@ -36,7 +36,7 @@ pub use endpoint::Mishap;
 pub use plan::{Plan, workflows};
 pub use real::Trouble;
 pub use report::{Failure, Harm, Recovery, Report, broken, simulate};
-pub use script::{Played, REMIND, Said, Script, Scripted, Sending, Sent, UNDO, play};
+pub use script::{Played, REMIND, Said, Script, Scripted, Sending, Sent, UNDO, is_of, play};
 pub use shrink::{Small, shrink};
 pub use world::{OrderRun, Run, RunOptions};
 
@@ -105,6 +105,8 @@ pub const ADAPTER_EVERY: u64 = 20;
 pub struct Settings {
     /// Each seed takes one of them.
     pub workflows: Vec<Arc<Workflow>>,
+    /// The definitions of the orders that those of these workflows start, as far as they are not among them.
+    pub children: Vec<Arc<Workflow>>,
     /// One run in this many uses the real store, and five times as many the real messenger; 0: none.
     pub real_every: u64,
     /// The command that plays seeds with these settings, without `--seed`: a report says how to repeat a seed.
@@ -116,6 +118,6 @@ pub struct Settings {
 /// Plays one seed.
 #[must_use]
 pub fn run(seed: u64, settings: &Settings, options: &RunOptions) -> Run {
-    let plan = Plan::new(seed, &settings.workflows, settings.real_every);
+    let plan = Plan::new(seed, &settings.workflows, &settings.children, settings.real_every);
     world::run(plan.scripted(settings.script.clone()), options)
 }

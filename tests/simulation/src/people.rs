@@ -14,6 +14,7 @@ use crate::world::{Busy, CALLBACK, Knock, REPLY_QUEUE, World, id_of, key_of};
 use serde_json::{Value, json};
 use shared::control::Pause;
 use shared::decision::{Act, What};
+use shared::expression::{Mapping, Reference};
 use shared::message::{Cancel, Notice, Request, SetAside, ToScheduler};
 use shared::operator::Outcome;
 use shared::order::Id;
@@ -106,9 +107,17 @@ pub(crate) fn input(plan: &Plan, number: usize) -> Value {
         return script.input.clone();
     }
     if plan.workflow.steps.iter().any(|step| step.each().is_some()) {
+        let mut input = json!({ "total_cents": 100 * number });
         // Short lists and long ones, and an empty one.
-        let lines: Vec<usize> = (0..[3, 12, 0, 50, 1][number % 5]).collect();
-        return json!({ "total_cents": 100 * number, "lines": lines });
+        let count = [3, 12, 0, 50, 1][number % 5];
+        for step in &plan.workflow.steps {
+            let with: Vec<&Reference> = step.with.iter().flat_map(Mapping::references).collect();
+            let item = |n: usize| with.iter().fold(json!({}), |item, one| put(item, &one.path, "item", json!(n)));
+            let list: Value = (0..count).map(item).collect();
+            let lists = step.each().into_iter().flat_map(|each| each.list.references());
+            input = lists.fold(input, |input, one| put(input, &one.path, "input", list.clone()));
+        }
+        return input;
     }
     if plan.workflow.input.as_deref() != Some("order") {
         return json!({ "total_cents": 100 * number });
@@ -129,6 +138,23 @@ pub(crate) fn input(plan: &Plan, number: usize) -> Value {
         "freight_cents": 0,
         "total_cents": 1000
     })
+}
+
+/// `whole` with `value` where `path` leads, if it begins with `root`.
+fn put(mut whole: Value, path: &[String], root: &str, value: Value) -> Value {
+    if let [first, rest @ ..] = path
+        && first == root
+        && !rest.is_empty()
+    {
+        let pointer = rest.iter().fold(&mut whole, |inner, name| {
+            if !inner.is_object() {
+                *inner = json!({});
+            }
+            &mut inner[name.as_str()]
+        });
+        *pointer = value;
+    }
+    whole
 }
 
 /// Asks the operator function until it answers.

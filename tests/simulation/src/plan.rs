@@ -124,13 +124,13 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// The plan of `seed`, over one of `workflows`. The store is the real adapter in one run of `real_every` (0:
-    /// never), and the messenger in [`MESSENGERS`] times as many.
+    /// The plan of `seed`, over one of `workflows`, whose orders start those of `children` or of each other. The store is
+    /// the real adapter in one run of `real_every` (0: never), and the messenger in [`MESSENGERS`] times as many.
     #[must_use]
-    pub fn new(seed: u64, workflows: &[Arc<Workflow>], real_every: u64) -> Self {
+    pub fn new(seed: u64, workflows: &[Arc<Workflow>], children: &[Arc<Workflow>], real_every: u64) -> Self {
         let mut draw = Draw::of(seed, "plan");
         let workflow = Arc::clone(draw.pick(workflows));
-        let children = below(&workflow, workflows);
+        let children = below(&workflow, &[children, workflows].concat());
         let is_real_store = real_every > 0 && seed.is_multiple_of(real_every);
         let is_real_messenger = real_every > 0 && seed.is_multiple_of(real_every.div_ceil(MESSENGERS));
         let both = |step: &'_ Step| {
@@ -197,11 +197,11 @@ impl Plan {
 
     /// A plan of one order without any fault.
     #[must_use]
-    pub fn calm(workflow: &Arc<Workflow>, script: &Arc<Script>) -> Self {
-        let plan = Self::new(0, std::slice::from_ref(workflow), 0);
-        let ladders = workflow
-            .steps
-            .iter()
+    pub fn calm(workflow: &Arc<Workflow>, children: &[Arc<Workflow>], script: &Arc<Script>) -> Self {
+        let plan = Self::new(0, std::slice::from_ref(workflow), children, 0);
+        let all = std::iter::once(workflow).chain(&plan.children);
+        let ladders = all
+            .flat_map(|workflow| &workflow.steps)
             .flat_map(|step| [Some(&step.retry), step.undo.as_ref().map(|undo| &undo.retry)].into_iter().flatten());
         let waits = ladders.flat_map(|ladder| ladder.backoff.iter().copied().chain(ladder.long.map(|long| long.every)));
         let longest = std_of(waits.max().unwrap_or_default());
@@ -290,6 +290,9 @@ fn below(workflow: &Workflow, all: &[Arc<Workflow>]) -> Vec<Arc<Workflow>> {
         let Some(child) = all.iter().find(|one| one.name == name).cloned().or_else(|| own.into_iter().next()) else {
             continue;
         };
+        if found.iter().any(|one| one.name == child.name) {
+            continue;
+        }
         open.extend(child.children().into_iter().map(str::to_owned));
         found.push(child);
     }

@@ -157,6 +157,7 @@ fn calm(settings: &Settings) -> BTreeMap<String, u64> {
     let one = |workflow| {
         let settings = Settings {
             workflows: vec![workflow],
+            children: [&settings.children[..], &settings.workflows].concat(),
             real_every: 0,
             command: String::new(),
             script: settings.script.clone(),

@@ -17,8 +17,8 @@ use shared::message::Request;
 use shared::order::Id;
 use shared::step::Direction;
 use shared::task::Task;
-use shared::workflow::Workflow;
 use shared::workflow::http::{Body, Meaning, usual};
+use shared::workflow::{Hash, Workflow};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -37,7 +37,8 @@ pub struct Script {
     /// The input of every order.
     pub input: Value,
     /// By step, or by step and [`UNDO`]: what the calls get, one after another; the last answer repeats. A call without
-    /// any gets an empty answer with status 200.
+    /// any gets an empty answer with status 200. A call of an order that a step starts has that step's name and a slash
+    /// before its own; see [`is_of`].
     pub answers: BTreeMap<String, Vec<Scripted>>,
     /// The events that are sent to every order, one after another.
     pub events: Vec<Sending>,
@@ -93,7 +94,8 @@ pub enum Said {
 pub struct Sent {
     /// Its order.
     pub order: Id,
-    /// The step, or the step and [`UNDO`].
+    /// The step, or the step and [`UNDO`]. Of an order that a step starts: `lines[2]/pick`, where `lines` is that step and
+    /// 2 the position of the item.
     pub name: String,
     /// Over HTTP: `method`, `url`, `headers` and `body`, where `body` is JSON, the fields of a form, or a text. Otherwise
     /// `input`, and `output` for an undo.
@@ -162,9 +164,17 @@ impl Script {
         Ok(sent)
     }
 
-    /// The answer to call `number` of its name, from 0; `None` for silence.
-    pub(crate) async fn answer(&self, request: &Request, number: usize) -> Option<Result<Value, AgentError>> {
-        let scripted = self.answers.get(&name_of(request)).and_then(|all| all.get(number).or(all.last()));
+    /// The answer to call `number` of its `name`, from 0; `None` for silence.
+    pub(crate) async fn answer(
+        &self,
+        request: &Request,
+        name: &str,
+        number: usize,
+    ) -> Option<Result<Value, AgentError>> {
+        // That of one item comes before that of any.
+        let own = self.answers.iter().filter(|(wanted, _)| is_of(name, wanted));
+        let own = own.max_by_key(|(wanted, _)| wanted.matches('[').count());
+        let scripted = own.and_then(|(_, all)| all.get(number).or(all.last()));
         let nothing = Said::Answer { status: 200, headers: Vec::new(), body: None };
         let (takes, said) = scripted.map_or((Duration::ZERO, &nothing), |one| (one.takes, &one.said));
         sleep(takes).await;
@@ -204,24 +214,33 @@ pub(crate) fn name_of(request: &Request) -> String {
     }
 }
 
+/// Whether the call `name` is meant by `wanted`: `lines/pick` means that of each item, and `lines[2]/pick` that of one.
+#[must_use]
+pub fn is_of(name: &str, wanted: &str) -> bool {
+    let (own, all): (Vec<&str>, Vec<&str>) = (name.split('/').collect(), wanted.split('/').collect());
+    let is_same =
+        |(own, wanted): (&&str, &&str)| own == wanted || own.split_once('[').is_some_and(|(step, _)| step == *wanted);
+    own.len() == all.len() && own.iter().zip(&all).all(is_same)
+}
+
 /// Plays one order of `workflow` by `script`, in virtual time and without faults, until it ends.
 ///
 /// # Panics
 /// If no runtime of one thread can be started.
 #[must_use]
-pub fn play(workflow: &Arc<Workflow>, script: &Arc<Script>) -> Played {
+pub fn play(workflow: &Arc<Workflow>, children: &[Arc<Workflow>], script: &Arc<Script>) -> Played {
     fastrand::seed(0);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
     let runtime = runtime.expect("a runtime of one thread");
-    let plan = Plan::calm(workflow, script);
+    let plan = Plan::calm(workflow, children, script);
     let world = runtime.block_on(async { Arc::new(World::new(plan, &RunOptions::default())) });
     let refused = runtime.block_on(follow(&world));
     let id = id_of(&world.plan.orders[0]);
-    let hash = workflow.hash();
+    let known = |wanted: &Hash| world.definitions.iter().find(|one| one.hash() == *wanted).cloned();
     let history = world.history();
     let mut violations = world.violations();
     if refused.is_none() && violations.is_empty() {
-        violations.extend(history.check(|wanted| (*wanted == hash).then(|| Arc::clone(workflow))));
+        violations.extend(history.check(known));
     }
     let saved: Vec<Arc<Task>> = history.saved(&id).cloned().collect();
     drop(history);
@@ -256,6 +275,10 @@ async fn follow(world: &Arc<World>) -> Option<Problem> {
     loop {
         sleep(every).await;
         let Some(why) = world.open(&id_of(order), |_| false) else {
+            // Orders that it started may go on when it has failed.
+            while world.open_child().is_some() && Instant::now() <= deadline {
+                sleep(every).await;
+            }
             // An event after the end is part of the script.
             let _ = tokio::time::timeout(world.plan.rest_within(), events).await;
             // An alert may still be on its way.

@@ -20,7 +20,7 @@ use aws_lambda_events::event::sqs::SqsEvent;
 use futures::StreamExt;
 use futures::future::{BoxFuture, join_all};
 use futures::stream::FuturesUnordered;
-use serde_json::{Value, json};
+use serde_json::Value;
 use shared::control::Pause;
 use shared::decision::{Act, Progress};
 use shared::engine::{self, Core, Engine, Save};
@@ -308,18 +308,19 @@ impl World {
         if known.is_some() {
             return known;
         }
-        let number = {
+        let (name, number) = {
             let mut sent = lock(&self.sent);
             let what = match script.written(request) {
                 Ok(what) => what,
                 Err(error) => return Some(Err(error)),
             };
-            let one = Sent { order: request.task_id.clone(), name: script::name_of(request), what };
+            let one = Sent { order: request.task_id.clone(), name: self.path_of(request), what };
             let number = sent.iter().filter(|other| other.order == one.order && other.name == one.name).count();
+            let name = one.name.clone();
             sent.push(one);
-            number
+            (name, number)
         };
-        let answer = script.answer(request, number).await?;
+        let answer = script.answer(request, &name, number).await?;
         let mut services = lock(&self.services);
         // Another call under the same key may have been answered since.
         let known = services.known(request, false);
@@ -330,6 +331,18 @@ impl World {
             services.settle(request, &answer, &mut self.history().effects);
             answer
         }))
+    }
+
+    /// The name by which a script knows the call of `request`, behind the steps that started its order.
+    fn path_of(&self, request: &Request) -> String {
+        let (history, mut path) = (self.history(), script::name_of(request));
+        let mut order = history.last(&request.task_id);
+        while let Some(link) = order.and_then(|order| order.parent.as_ref()) {
+            let item = link.item.map(|item| format!("[{item}]")).unwrap_or_default();
+            path = format!("{}{item}/{path}", link.step);
+            order = history.last(&link.id);
+        }
+        path
     }
 
     /// Whether the service of a step may report its end later.
@@ -421,7 +434,11 @@ impl World {
             }
             (None, None) => match (order, &task.parent) {
                 (Some(order), _) => people::input(&self.plan, order.number),
-                (None, Some(parent)) => json!({ "of": parent.id }),
+                // What its parent's step gave it is checked by the tests of lists.
+                (None, Some(_)) => match call!(&self.store, order(task)) {
+                    Ok(Some(order)) => order.input,
+                    Ok(None) | Err(_) => unreachable!("it was stored with its task"),
+                },
                 (None, None) => unreachable!("an order of this run"),
             },
         };
@@ -568,6 +585,13 @@ impl World {
         let state = task.process_state();
         let is_open = !state.is_final() || task.due.is_some() || is_mended(state);
         is_open.then(|| format!("version {}: {}", task.version, self.sketch(&task)))
+    }
+
+    /// The same of the orders that others started. A parent in Error leaves its children as they are.
+    pub(crate) fn open_child(&self) -> Option<(Id, String)> {
+        let children: Vec<Id> =
+            self.history().orders().filter(|task| task.parent.is_some()).map(|task| task.id.clone()).collect();
+        children.into_iter().find_map(|id| self.open(&id, |_| false).map(|why| (id, why)))
     }
 
     /// The rules broken so far, except for those of the history.
@@ -851,13 +875,8 @@ fn unrest(world: &World, orders: &[(OrderPlan, Arc<AtomicUsize>)]) -> Option<(Op
             return Some((Some(id), why));
         }
     }
-    // A parent in Error leaves its child as it is.
-    let children: Vec<Id> =
-        world.history().orders().filter(|task| task.parent.is_some()).map(|task| task.id.clone()).collect();
-    for id in children {
-        if let Some(why) = world.open(&id, |_| false) {
-            return Some((Some(id), why));
-        }
+    if let Some((id, why)) = world.open_child() {
+        return Some((Some(id), why));
     }
     match world.busy.load(Ordering::Relaxed) {
         0 => {}

@@ -20,7 +20,8 @@ struct Ports {
 
 /// A world in which nothing goes wrong, except for a defect.
 fn ports(is_real_store: bool, is_real_messenger: bool, defect: Option<Defect>) -> Ports {
-    let plan = Plan { is_real_store, is_real_messenger, classes: true, pools: true, ..Plan::new(1, &workflows(), 0) };
+    let plan =
+        Plan { is_real_store, is_real_messenger, classes: true, pools: true, ..Plan::new(1, &workflows(), &[], 0) };
     let ports = over(plan, &RunOptions { allowed: Allowed::none(), defect, ..RunOptions::default() });
     assert_eq!(
         ports.world.config.pools,
@@ -100,7 +101,7 @@ async fn what_the_messenger_reports_under_faults_holds() {
             (Class::NoticeRefused, 0.15),
             (Class::AlertRefused, 0.15),
         ];
-        let plan = Plan { is_real_messenger: true, rates: rates.into(), ..Plan::new(seed, &workflows(), 0) };
+        let plan = Plan { is_real_messenger: true, rates: rates.into(), ..Plan::new(seed, &workflows(), &[], 0) };
         let ports = over(plan, &RunOptions::default());
         let mut draw = Draw::of(seed, "effects");
         let effects = (0..draw.between(1, 60)).map(|n| effect(usize::try_from(n).expect("a few"), &mut draw)).collect();

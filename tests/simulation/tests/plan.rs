@@ -23,7 +23,7 @@ fn the_skew_is_drawn_whatever_the_timeouts_are() {
     let mut short = Workflow::clone(&workflows()[0]);
     short.steps[0].timeout = SignedDuration::from_millis(100);
     let short = [Arc::new(short)];
-    let longest = (0..100).map(|seed| Plan::new(seed, &short, 0).skew).max();
+    let longest = (0..100).map(|seed| Plan::new(seed, &short, &[], 0).skew).max();
     assert_eq!(longest, Some(USUAL_SKEW));
     for workflow in workflows() {
         assert_eq!(workflow.can_start(USUAL_SKEW), Ok(()));
@@ -33,7 +33,7 @@ fn the_skew_is_drawn_whatever_the_timeouts_are() {
 #[test]
 fn a_seed_always_decides_the_same() {
     for seed in 0..50 {
-        let plan = || format!("{:?}", Plan::new(seed, &workflows(), ADAPTER_EVERY));
+        let plan = || format!("{:?}", Plan::new(seed, &workflows(), &[], ADAPTER_EVERY));
         assert_eq!(plan(), plan());
     }
 }

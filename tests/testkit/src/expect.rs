@@ -3,11 +3,13 @@
 use super::file::{Expect, LISTS, Scenario};
 use serde_json::{Value, json};
 use shared::expression::{Mapping, Names};
-use shared::history::shorten;
+use shared::history::{Kind, shorten};
 use shared::step::State;
+use shared::task::Task;
 use shared::workflow::Workflow;
 use std::borrow::Cow;
-use stepwarden_simulation::{Played, UNDO};
+use std::sync::Arc;
+use stepwarden_simulation::{Played, UNDO, is_of};
 
 /// Longest value that is shown, in bytes.
 const MAX_SHOWN: usize = 1000;
@@ -51,7 +53,7 @@ pub fn differences(scenario: &Scenario, played: &Played) -> Vec<String> {
         compare(&format!("outputs.{step}"), mapping, has, &order, &mut found);
     }
     for (name, parts) in sent {
-        let Some(call) = played.sent.iter().rev().find(|call| call.name == *name) else {
+        let Some(call) = played.sent.iter().rev().find(|call| is_of(&call.name, name)) else {
             found.push(format!("sent.{name}: it was not called"));
             continue;
         };
@@ -78,7 +80,7 @@ pub fn differences(scenario: &Scenario, played: &Played) -> Vec<String> {
         }
     }
     for (name, wanted) in calls {
-        let has = played.sent.iter().filter(|call| call.name == *name).count();
+        let has = played.sent.iter().filter(|call| is_of(&call.name, name)).count();
         if has != *wanted {
             found.push(format!("calls.{name}: expected {wanted}, but it is {has}"));
         }
@@ -89,7 +91,8 @@ pub fn differences(scenario: &Scenario, played: &Played) -> Vec<String> {
 /// Names of steps that were called without a scripted answer.
 pub fn unscripted(scenario: &Scenario, played: &Played) -> Vec<String> {
     let mut names: Vec<String> = played.sent.iter().map(|call| call.name.clone()).collect();
-    names.retain(|name| !name.ends_with(UNDO) && !scenario.script.answers.contains_key(name));
+    let has_answer = |name: &str| scenario.script.answers.keys().any(|wanted| is_of(name, wanted));
+    names.retain(|name| !name.ends_with(UNDO) && !has_answer(name));
     names.sort();
     names.dedup();
     names
@@ -103,16 +106,29 @@ fn lists<'a>(workflow: &'a Workflow, played: &Played) -> [Vec<&'a str>; 5] {
         all.filter(|(index, _)| is(*index)).map(|(_, step)| step.name.as_str()).collect()
     };
     let ever = |index: usize, is: fn(&State) -> bool| saved.iter().any(|task| is(&task.steps[index].state));
+    // What a step started is undone in the save that finds that it failed.
+    let has_failed_list = |index: usize| {
+        let logged = |task: &Arc<Task>| {
+            task.log.iter().any(|entry| entry.1 == Kind::Failed && entry.2.map(usize::from) == Some(index))
+        };
+        workflow.steps[index].child.is_some()
+            && saved.last().is_some_and(logged)
+            && !ever(index, |state| *state == State::Caught)
+    };
     let own = |index: usize, is: fn(&State) -> bool| saved.last().is_some_and(|task| is(&task.steps[index].state));
     [
         names(&|index| workflow.steps[index].fail.is_none() && ever(index, |state| *state == State::Processed)),
         names(&|index| ever(index, |state| *state == State::PassedOver)),
         names(&|index| ever(index, |state| *state == State::Caught)),
-        names(&|index| ever(index, |state| *state == State::Failed)),
+        names(&|index| ever(index, |state| *state == State::Failed) || has_failed_list(index)),
         names(&|index| {
             // A step that had nothing to undo ends in the same state.
-            let name = format!("{}{UNDO}", workflow.steps[index].name);
-            own(index, |state| *state == State::Undone) && played.sent.iter().any(|call| call.name == name)
+            let name = &workflow.steps[index].name;
+            let is_own = |call: &str| match call.strip_suffix(UNDO).and_then(|call| call.strip_prefix(name.as_str())) {
+                Some(rest) => rest.is_empty() || rest.starts_with(['[', '/']),
+                None => false,
+            };
+            own(index, |state| *state == State::Undone) && played.sent.iter().any(|call| is_own(&call.name))
         }),
     ]
 }

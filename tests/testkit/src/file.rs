@@ -27,6 +27,8 @@ pub struct Scenario {
     pub name: String,
     /// Its workflow.
     pub workflow: Arc<Workflow>,
+    /// The workflows whose orders its own starts, and those start.
+    pub children: Vec<Arc<Workflow>>,
     /// Input and answers.
     pub script: Arc<Script>,
     /// What has to happen.
@@ -165,11 +167,11 @@ pub fn read(file: &Path, folder: Option<&Path>) -> Result<Vec<Scenario>, Error> 
             return Err(fail((one.name.span(), message.into())));
         };
         let path = find(file, folder, named).map_err(fail)?;
-        let workflow = match workflows.get(&path) {
-            Some(known) => Arc::clone(known),
+        let family = match workflows.get(&path) {
+            Some(known) => Family::clone(known),
             None => {
                 let read = startable(&path)?;
-                workflows.insert(path, Arc::clone(&read));
+                workflows.insert(path, read.clone());
                 read
             }
         };
@@ -177,7 +179,7 @@ pub fn read(file: &Path, folder: Option<&Path>) -> Result<Vec<Scenario>, Error> 
             let message = format!("a scenario named `{}` already exists; give each a unique name", one.name.get_ref());
             return Err(fail((one.name.span(), message)));
         }
-        all.push(build(file, &raw, one, workflow).map_err(fail)?);
+        all.push(build(file, &raw, one, family).map_err(fail)?);
     }
     Ok(all)
 }
@@ -220,17 +222,23 @@ fn find(file: &Path, folder: Option<&Path>, named: &Spanned<String>) -> Result<P
     Err(at(format!("there is no workflow `{name}`; {} has {known}", folder.display())))
 }
 
-/// The workflow in a file, if agents can start every step of it.
-pub(crate) fn startable(path: &Path) -> Result<Arc<Workflow>, Error> {
-    let read = workflow(path)?;
-    let short = |e: TooShort| Error { file: path.display().to_string(), line: 1, message: e.to_string() };
-    read.can_start(USUAL_SKEW).map_err(short)?;
-    if let Some(child) = read.children().first() {
-        let message =
-            format!("its orders start orders of `{child}`, which tests cannot play; try it with `stepwarden up`");
-        return Err(Error { file: path.display().to_string(), line: 1, message });
-    }
-    Ok(Arc::new(read))
+/// A workflow with those whose orders its own starts.
+#[derive(Clone, Debug)]
+pub(crate) struct Family {
+    pub own: Arc<Workflow>,
+    pub children: Vec<Arc<Workflow>>,
+}
+
+/// The workflow in a file with those beside it that it needs, if agents can start every step.
+pub(crate) fn startable(path: &Path) -> Result<Family, Error> {
+    let read = |path: &Path| {
+        let read = workflow(path)?;
+        let short = |e: TooShort| Error { file: path.display().to_string(), line: 1, message: e.to_string() };
+        read.can_start(USUAL_SKEW).map_err(short)?;
+        Ok(read)
+    };
+    let (own, children) = edge::workflows::family(path, read)?;
+    Ok(Family { own: Arc::new(own), children: children.into_values().map(Arc::new).collect() })
 }
 
 /// The workflow in a file. Its agents may have any names: a script answers for them.
@@ -250,7 +258,7 @@ pub fn workflow(path: &Path) -> Result<Workflow, Error> {
     parse(&file, &text, Known { agents: &agents, inputs: &edge::workflows::INPUT_CHECKS })
 }
 
-fn build(file: &Path, whole: &RawFile, raw: &RawScenario, workflow: Arc<Workflow>) -> Result<Scenario, Problem> {
+fn build(file: &Path, whole: &RawFile, raw: &RawScenario, family: Family) -> Result<Scenario, Problem> {
     let Some(expect) = &raw.expect else {
         let message = "the scenario expects nothing; add [scenario.expect] with at least `state`";
         return Err((raw.name.span(), message.into()));
@@ -269,21 +277,22 @@ fn build(file: &Path, whole: &RawFile, raw: &RawScenario, workflow: Arc<Workflow
             Some((end, inner)) => (format!("{}{end}", name.get_ref()), Spanned::new(value.span(), inner.clone())),
             None => (name.get_ref().clone(), value.clone()),
         };
-        called(&workflow, &name, value.span())?;
+        called(&family, &name, value.span())?;
         answers.insert(name, scripted(&value)?);
     }
     let input = Value::Object(input);
-    if let (Some(fault), false) = (fault(&workflow, &input), expect.state.get_ref() == REFUSED) {
+    if let (Some(fault), false) = (fault(&family.own, &input), expect.state.get_ref() == REFUSED) {
         return Err((raw.input.as_ref().map_or_else(|| raw.name.span(), Spanned::span), fault));
     }
     Ok(Scenario {
         name: raw.name.get_ref().clone(),
         expect: Expect {
             events: raw.events.iter().map(|event| answered(event.get_ref())).collect(),
-            ..expectation(expect, &workflow)?
+            ..expectation(expect, &family)?
         },
-        script: Arc::new(Script::new(input, answers).sending(events(&raw.events, &workflow)?)),
-        workflow,
+        script: Arc::new(Script::new(input, answers).sending(events(&raw.events, &family.own)?)),
+        workflow: family.own,
+        children: family.children,
     })
 }
 
@@ -384,8 +393,8 @@ pub(crate) fn step<'a>(workflow: &'a Workflow, name: &str, at: Range<usize>) -> 
 }
 
 /// The parts of what the calls of this name send.
-pub(crate) fn parts(workflow: &Workflow, name: &str, at: Range<usize>) -> Result<&'static [&'static str], Problem> {
-    let (spec, direction) = called(workflow, name, at)?;
+pub(crate) fn parts(family: &Family, name: &str, at: Range<usize>) -> Result<&'static [&'static str], Problem> {
+    let (spec, direction) = called(family, name, at)?;
     let work = if name.ends_with(REMIND) { spec.reminder() } else { spec.work(direction) };
     Ok(match direction {
         _ if work.is_some_and(|work| work.http.is_some()) => &["method", "url", "headers", "body"],
@@ -394,24 +403,58 @@ pub(crate) fn parts(workflow: &Workflow, name: &str, at: Range<usize>) -> Result
     })
 }
 
+/// The workflow of the order whose step a name ends with, and the name of that step: `lines/pick` and `lines[2]/pick` lead to `pick` of the
+/// orders that step `lines` starts.
+fn led<'a, 'n>(family: &'a Family, name: &'n str, at: &Range<usize>) -> Result<(&'a Workflow, &'n str), Problem> {
+    let (mut workflow, mut rest) = (&*family.own, name);
+    while let Some((first, more)) = rest.split_once('/') {
+        let (own, item) = match first.strip_suffix(']').and_then(|first| first.split_once('[')) {
+            Some((own, item)) => (own, Some(item)),
+            None => (first, None),
+        };
+        let step = step(workflow, own, at.clone())?;
+        let wrong = |message: String| (at.clone(), message);
+        let Some(child) = &step.child else {
+            return Err(wrong(format!("step `{own}` starts no order; write `{own}` alone")));
+        };
+        match item {
+            Some(_) if step.each().is_none() => {
+                return Err(wrong(format!("step `{own}` has no `each`; write `{own}/{more}`")));
+            }
+            Some(item) if item.parse::<u32>().is_err() => {
+                return Err(wrong(format!(
+                    "`{item}` is no position in a list; write `{own}[0]/{more}` for the first item"
+                )));
+            }
+            _ => {}
+        }
+        let below = family.children.iter().find(|one| one.name == child.workflow);
+        workflow = below.ok_or_else(|| wrong(format!("there is no workflow `{}`", child.workflow)))?;
+        rest = more;
+    }
+    Ok((workflow, rest))
+}
+
 /// The step whose calls, or whose undo's calls, have this name.
-pub(crate) fn called<'a>(
-    workflow: &'a Workflow,
-    name: &str,
-    at: Range<usize>,
-) -> Result<(&'a Step, Direction), Problem> {
-    if let Some(own) = name.strip_suffix(REMIND) {
+pub(crate) fn called<'a>(family: &'a Family, name: &str, at: Range<usize>) -> Result<(&'a Step, Direction), Problem> {
+    let (workflow, own) = led(family, name, &at)?;
+    if let Some(own) = own.strip_suffix(REMIND) {
         let step = step(workflow, own, at.clone())?;
         return match step.remind {
             Some(_) => Ok((step, Direction::Do)),
             None => Err((at, format!("step `{own}` has no `remind`; remove `{name}`"))),
         };
     }
-    let (own, direction) = match name.strip_suffix(UNDO) {
+    let (own, direction) = match own.strip_suffix(UNDO) {
         Some(own) => (own, Direction::Undo),
-        None => (name, Direction::Do),
+        None => (own, Direction::Do),
     };
     let step = step(workflow, own, at.clone())?;
+    if let Some(child) = &step.child {
+        let below = family.children.iter().find(|one| one.name == child.workflow);
+        let first = below.and_then(|below| below.steps.first()).map_or("STEP", |step| &step.name);
+        return Err((at, format!("step `{own}` starts orders; name a step of theirs, such as `{own}/{first}`")));
+    }
     match (step.work(direction), direction) {
         (Some(_), _) => Ok((step, direction)),
         (None, Direction::Do) => Err((at, format!("step `{own}` calls nothing; remove `{name}`"))),
@@ -511,13 +554,14 @@ pub(crate) fn listed(workflow: &Workflow, list: &str, name: &str) -> Result<(), 
     let never = match list {
         "ran" if spec.fail.is_some() => "a `fail` step never runs; it fails, or the order continues",
         "caught" if spec.catch.is_none() => "has no `catch`, so its failure is never caught",
-        "undone" if spec.undo.is_none() => "has no `undo`, so it is never undone",
+        "undone" if spec.undo.is_none() && spec.child.is_none() => "has no `undo`, so it is never undone",
         _ => return Ok(()),
     };
     Err(format!("step `{}`: {never}; remove it from `{list}`", spec.name))
 }
 
-fn expectation(raw: &RawExpect, workflow: &Workflow) -> Result<Expect, Problem> {
+fn expectation(raw: &RawExpect, family: &Family) -> Result<Expect, Problem> {
+    let workflow = &*family.own;
     let state = state(raw.state.get_ref()).map_err(|message| (raw.state.span(), message))?;
     let lists = [&raw.ran, &raw.passed_over, &raw.caught, &raw.failed, &raw.undone];
     let mut steps: [Option<Vec<String>>; 5] = Default::default();
@@ -538,7 +582,7 @@ fn expectation(raw: &RawExpect, workflow: &Workflow) -> Result<Expect, Problem> 
     }
     let mut sent = BTreeMap::new();
     for (name, value) in &raw.sent {
-        let keys = parts(workflow, name.get_ref(), name.span())?;
+        let keys = parts(family, name.get_ref(), name.span())?;
         let is_url = keys.contains(&"url");
         let mut parts = BTreeMap::new();
         for (key, part) in value.get_ref().as_table().into_iter().flatten() {
@@ -564,7 +608,7 @@ fn expectation(raw: &RawExpect, workflow: &Workflow) -> Result<Expect, Problem> 
     }
     let mut calls = BTreeMap::new();
     for (name, count) in &raw.calls {
-        called(workflow, name.get_ref(), name.span())?;
+        called(family, name.get_ref(), name.span())?;
         calls.insert(name.get_ref().clone(), *count);
     }
     Ok(Expect { state, steps, outputs, sent, calls, events: Vec::new(), error: raw.error.clone() })

@@ -71,6 +71,7 @@ impl fmt::Display for Outcome {
 pub fn settings(scenario: &Scenario, command: String) -> Settings {
     Settings {
         workflows: vec![Arc::clone(&scenario.workflow)],
+        children: scenario.children.clone(),
         real_every: 0,
         command,
         script: Some(Arc::clone(&scenario.script)),
@@ -91,7 +92,7 @@ pub fn play_file(file: &Path, seeds: u64) -> Result<Vec<Outcome>, Error> {
 /// the option `--seed`.
 #[must_use]
 pub fn outcome(file: &str, scenario: &Scenario, command: &str, seeds: Range<u64>) -> Outcome {
-    let played = play(&scenario.workflow, &scenario.script);
+    let played = play(&scenario.workflow, &scenario.children, &scenario.script);
     let mut failures = expect::differences(scenario, &played);
     let count = seeds.end.saturating_sub(seeds.start);
     // An order that is refused meets no fault.

@@ -1,10 +1,9 @@
 //! An order of a test in Rust.
 
-use crate::file::{self, Expect, LISTS, Scenario};
+use crate::file::{self, Expect, Family, LISTS, Scenario};
 use crate::{Outcome, outcome};
 use serde_json::{Map, Value};
 use shared::expression::Mapping;
-use shared::workflow::Workflow;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::Path;
@@ -108,7 +107,7 @@ impl Event {
 #[must_use]
 pub struct Order {
     name: String,
-    workflow: Result<Arc<Workflow>, String>,
+    family: Result<Family, String>,
     input: Value,
     answers: BTreeMap<String, Vec<Scripted>>,
     events: Vec<Sending>,
@@ -126,7 +125,7 @@ impl Order {
     pub fn of(file: impl AsRef<Path>) -> Self {
         Self {
             name: file.as_ref().display().to_string(),
-            workflow: file::startable(file.as_ref()).map_err(|e| e.to_string()),
+            family: file::startable(file.as_ref()).map_err(|e| e.to_string()),
             input: Value::Object(Map::new()),
             answers: BTreeMap::new(),
             events: Vec::new(),
@@ -145,7 +144,8 @@ impl Order {
         Self { input, ..self }
     }
 
-    /// The answers to the calls of a step, one after another; the last one repeats. `charge.undo` names the undo of `charge`.
+    /// The answers to the calls of a step, one after another; the last one repeats. `charge.undo` names the undo of `charge`, `lines/pick`
+    /// the step `pick` of each order that step `lines` starts, and `lines[2]/pick` that of the third item.
     pub fn answers(mut self, step: &str, answers: impl IntoIterator<Item = Answer>) -> Self {
         self.answers.insert(step.into(), answers.into_iter().map(|Answer(one)| one).collect());
         self
@@ -242,7 +242,8 @@ impl Order {
     }
 
     fn scenario(&self) -> Result<Scenario, String> {
-        let workflow = self.workflow.clone()?;
+        let family = self.family.clone()?;
+        let workflow = Arc::clone(&family.own);
         let told = |(_, why): file::Problem| why;
         let mapping = |value: &Value| Mapping::from_json(value).map_err(|fault| fault.to_string());
         let state = file::state(&self.state)?;
@@ -250,7 +251,7 @@ impl Order {
             return Err(fault);
         }
         for (name, answers) in &self.answers {
-            file::called(&workflow, name, 0..0).map_err(told)?;
+            file::called(&family, name, 0..0).map_err(told)?;
             if answers.is_empty() {
                 return Err(format!("the list of answers of `{name}` is empty; write at least one"));
             }
@@ -270,7 +271,7 @@ impl Order {
             Ok((name.clone(), mapping(value)?))
         });
         let sent = self.sent.iter().map(|(name, parts)| {
-            let keys = file::parts(&workflow, name, 0..0).map_err(told)?;
+            let keys = file::parts(&family, name, 0..0).map_err(told)?;
             let parts = parts.as_object().into_iter().flatten().map(|(key, part)| {
                 let known = keys.contains(&key.as_str());
                 let why = || format!("`{key}` is not sent by `{name}`; write `{}`", keys.join("`, `"));
@@ -279,7 +280,7 @@ impl Order {
             Ok((name.clone(), parts.collect::<Result<BTreeMap<_, _>, String>>()?))
         });
         for name in self.calls.keys() {
-            file::called(&workflow, name, 0..0).map_err(told)?;
+            file::called(&family, name, 0..0).map_err(told)?;
         }
         Ok(Scenario {
             name: self.name.clone(),
@@ -294,6 +295,7 @@ impl Order {
             },
             script: Arc::new(Script::new(self.input.clone(), self.answers.clone()).sending(self.events.clone())),
             workflow,
+            children: family.children,
         })
     }
 }

@@ -76,6 +76,38 @@ fn the_scenarios_of_events_end_as_they_expect() {
     assert_eq!(all_of(concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/polls"), 2), 4);
 }
 
+// The mini-case of the warehouses: children are found beside the file, and one item has an answer of its own.
+#[test]
+fn the_scenarios_of_lists_end_as_they_expect() {
+    assert_eq!(all_of(concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/lists"), 2), 5);
+}
+
+#[test]
+fn a_name_that_leads_to_no_call_of_a_child_says_what_to_write() {
+    let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/lists/workflows/dispatch.toml");
+    for (name, why) in [
+        ("lines", "step `lines` starts orders; name a step of theirs, such as `lines/pick`"),
+        ("lines/pack", "workflow `shipment` has no step `pack`; write one of `pick`, `hand-over`"),
+        ("pay/pick", "step `pay` starts no order; write `pay` alone"),
+        ("invoice[0]/write", "step `invoice` has no `each`; write `invoice/write`"),
+        ("lines[x]/pick", "`x` is no position in a list; write `lines[0]/pick` for the first item"),
+        ("lines/hand-over.undo", "step `hand-over` has no `undo`; remove `lines/hand-over.undo`"),
+    ] {
+        let found = Order::of(dir).answers(name, [Answer::ok(json!({}))]).play(0..0).unwrap_err();
+        assert!(found.contains(why), "{name}: {found}");
+    }
+}
+
+// Its file is named with its line, and what the folder has.
+#[test]
+fn a_workflow_that_is_started_and_has_no_file_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let text = "name = \"a\"\n[[step]]\nname = \"x\"\nworkflow = \"b\"\n";
+    std::fs::write(dir.path().join("a.toml"), text).unwrap();
+    let found = Order::of(dir.path().join("a.toml")).play(0..0).unwrap_err();
+    assert!(found.contains("a.toml:4: no file beside this one defines workflow `b`;"), "{found}");
+}
+
 /// Plays all scenarios of an example, each also with this number of seeds, and says how many there are.
 fn all_of(example: &str, seeds: u64) -> usize {
     let mut count = 0;
