@@ -32,6 +32,7 @@ fn a_run_counts_its_orders_and_its_kills() {
         &[
             "--orders=50",
             "--single=5",
+            "--items=20",
             "--in-flight=10",
             "--rates=40,20,20",
             "--rate-for=1s",
@@ -54,6 +55,11 @@ fn a_run_counts_its_orders_and_its_kills() {
         assert_latency(rate);
     }
     assert_eq!(rates.len(), 3);
+    // An order alone is a Wake, a request and a reply; an item adds at least its hint.
+    let lists = &report["lists"];
+    let sends = |way: &str| number(&lists[way], "sends_per_item");
+    assert_eq!((number(lists, "items"), sends("one_by_one")), (20.0, 3.0), "{lists}");
+    assert!(sends("list") >= 4.0 && number(lists, "ratio") > 0.0, "{lists}");
     let recovery = &report["recovery"];
     for victim in ["agent", "scheduler", "everything"] {
         let killed = &recovery[victim];
@@ -100,7 +106,7 @@ fn a_part_alone_is_measured_alone() {
     let dir = tempfile::tempdir().unwrap();
     let report = bench(dir.path(), &["--only=throughput", "--orders=20", "--backlog", "--memory"]);
     assert_eq!((report["backlog"].as_u64(), number(&report, "fsyncs_per_order")), (Some(20), 0.0), "{report}");
-    for absent in ["p50_ms", "rates", "recovery", "steady"] {
+    for absent in ["p50_ms", "lists", "rates", "recovery", "steady"] {
         assert!(report[absent].is_null(), "{report}");
     }
     let report = bench(dir.path(), &["--only=throughput", "--orders=20", "--backlog", "7", "--memory"]);
@@ -114,6 +120,7 @@ fn a_bench_that_makes_no_sense_is_refused_at_once() {
     std::fs::write(dir.path().join("used/tables.db"), "").unwrap();
     for (args, word) in [
         (&["--rates=0"] as &[&str], "1..=10000"),
+        (&["--items=10001"], "1..=10000"),
         (&["--backlog=0"], "invalid value '0' for '--backlog"),
         (&["--backlog=5", "--in-flight=3"], "cannot be used with"),
         (&["--backlog=5", "--only=single"], "throughput"),

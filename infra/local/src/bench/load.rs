@@ -28,14 +28,14 @@ use tokio::task::JoinSet;
 /// How often a long run reports its progress.
 const SAY_EVERY: Duration = Duration::from_secs(5);
 /// The run gives up if an order has not ended after this time, or if no order has changed for this long.
-const STUCK: Duration = Duration::from_secs(90);
+pub(super) const STUCK: Duration = Duration::from_secs(90);
 /// Refused for now.
 const TOO_MANY: u16 = 429;
 
 /// When orders ended, as the engine's observer reports.
 #[derive(Default)]
 pub struct Board {
-    ended: AtomicU64,
+    pub(super) ended: AtomicU64,
     saves: AtomicU64,
     changed: Notify,
     waiting: Mutex<HashMap<Id, oneshot::Sender<Instant>>>,

@@ -1,8 +1,9 @@
-//! `stepwarden bench`: throughput, latency, recovery and memory on this machine. Each order has three steps, one after
-//! another, by agents that do nothing.
+//! `stepwarden bench`: throughput, latency, lists, recovery and memory on this machine. Each order has three steps, one
+//! after another, by agents that do nothing; an order of a list has one.
 
 pub mod agent;
 mod latency;
+mod lists;
 mod load;
 mod recovery;
 mod report;
@@ -39,6 +40,31 @@ after = ["second"]
 timeout = "60s"
 "#;
 
+/// What a list starts for each item: its name and its file.
+const WORKFLOW_OF_ITEM: (&str, &str) = (
+    "bench-item",
+    r#"
+name = "bench-item"
+[[step]]
+name = "work"
+agent = "noop"
+timeout = "60s"
+"#,
+);
+
+const WORKFLOW_OF_LIST: (&str, &str) = (
+    "bench-list",
+    r#"
+name = "bench-list"
+[[step]]
+name = "items"
+each = "${input.items}"
+workflow = "bench-item"
+with = { n = "${item}" }
+at_once = 50
+"#,
+);
+
 /// Runs the benchmark.
 ///
 /// # Errors
@@ -63,6 +89,9 @@ pub async fn run(bench: &Bench) -> Result<Report> {
             report.throughput = Some(load::throughput(&system, &load, bench).await?);
         }
         report.peak_memory_bytes = process::memory().map(|(_, peak)| peak);
+        if wants(Part::Lists) {
+            report.lists = Some(lists::run(&system, &load.board, bench.items).await?);
+        }
         if wants(Part::Rates) {
             if bench.backlog.is_some() {
                 // Until then the overload guard would refuse the next orders, because the last ones waited long.
@@ -89,8 +118,9 @@ pub async fn run(bench: &Bench) -> Result<Report> {
 
 async fn start(bench: &Bench, data: Option<PathBuf>, board: &Arc<Board>) -> Result<System> {
     let known = shared::workflow::file::Known { agents: &::agent::agents::NAMES, inputs: &[] };
-    let workflow = shared::workflow::file::parse("bench", WORKFLOW, known)?;
-    let workflows = Workflows::from([(workflow.name.clone(), workflow)]);
+    let files = [("bench", WORKFLOW), WORKFLOW_OF_ITEM, WORKFLOW_OF_LIST];
+    let parse = |(name, text)| Ok((String::from(name), shared::workflow::file::parse(name, text, known)?));
+    let workflows: Workflows = files.into_iter().map(parse).collect::<Result<_>>()?;
     let options = Options::embedded(data, bench.durability().unwrap_or_default(), workflows);
     System::start(Options { observer: Some(board.observer()), ..options }).await
 }

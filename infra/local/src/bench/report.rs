@@ -1,6 +1,7 @@
 //! What was measured, for programs and for people.
 
 use super::latency::Latency;
+use super::lists::Lists;
 use super::recovery::Recovery;
 use crate::say;
 use anyhow::Result;
@@ -36,6 +37,9 @@ pub struct Report {
     /// Peak of resident memory up to the end of the throughput run, in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peak_memory_bytes: Option<u64>,
+    /// A list beside the same orders one by one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lists: Option<Lists>,
     /// Runs at fixed rates.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub rates: Vec<Rate>,
@@ -184,6 +188,9 @@ impl Report {
         }
         if let Some(single) = &self.single {
             say!("one at a time       {single}");
+        }
+        if let Some(lists) = &self.lists {
+            lists.say()?;
         }
         for rate in &self.rates {
             let Rate { offered_per_second, orders_per_second, refused, .. } = rate;

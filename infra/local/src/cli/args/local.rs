@@ -7,6 +7,7 @@ use crate::start_error::StartError;
 use clap::ValueEnum;
 use jiff::SignedDuration;
 use serde_json::Value;
+use shared::items::MAX_ITEMS;
 use shared::pools::Layout;
 use shared::workflow::file::Settings;
 use shared::workflow::hosts::Hosts;
@@ -191,6 +192,9 @@ pub struct Bench {
     /// Orders in the throughput run
     #[arg(long, default_value_t = 5000, value_parser = clap::value_parser!(u64).range(1..))]
     pub orders: u64,
+    /// Items of the list, 1 to 10,000
+    #[arg(long, default_value_t = 2000, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=MAX_ITEMS as u64))]
+    pub items: u64,
     /// Orders in the latency run, one at a time
     #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..))]
     pub single: u64,
@@ -238,6 +242,8 @@ pub enum Part {
     Single,
     /// Orders per second, with many in flight
     Throughput,
+    /// A list of orders beside the same orders submitted one by one
+    Lists,
     /// Latency at fixed rates
     Rates,
     /// Time to recover from kill -9 of an agent, of the scheduler, and of everything
