@@ -93,7 +93,8 @@ fn a_name_that_leads_to_no_call_of_a_child_says_what_to_write() {
         ("lines[x]/pick", "`x` is no position in a list; write `lines[0]/pick` for the first item"),
         ("lines/hand-over.undo", "step `hand-over` has no `undo`; remove `lines/hand-over.undo`"),
     ] {
-        let found = Order::of(dir).answers(name, [Answer::ok(json!({}))]).play(0..0).unwrap_err();
+        let order = Order::of(dir).input(json!({ "order": "S-1", "lines": [] }));
+        let found = order.answers(name, [Answer::ok(json!({}))]).play(0..0).unwrap_err();
         assert!(found.contains(why), "{name}: {found}");
     }
 }
