@@ -252,3 +252,88 @@ async fn a_migration_tolerates_so_many_bad_pages_and_names_them() {
     let task = ends(&whole, &id, ProcessState::Error).await;
     assert!(task.reason.as_ref().unwrap().contains("4 of 100 orders failed, and 3 are tolerated"), "{:?}", task.reason);
 }
+
+/// Rows that are moved, and then reported one by one with a call.
+const ROWS: &str = r#"
+name = "rows"
+on_failure = "error"
+tombstones = true
+output = "${outputs.report.items}"
+[[step]]
+name = "move"
+after = []
+each = "${input.rows}"
+workflow = "row"
+at_once = 5
+[[step]]
+name = "report"
+after = ["move"]
+each = "${input.rows}"
+agent = "noop"
+timeout = "10s"
+with = { row = "${item.n}", place = "${index}", moved = "${outputs.move.done}" }
+undo = { agent = "noop", with = { place = "${index}" } }
+at_once = 5
+"#;
+
+const ROW: &str = r#"
+name = "row"
+on_failure = "error"
+tombstones = true
+[input]
+type = "object"
+required = ["n"]
+properties = { n = { type = "integer" }, bad = { type = "boolean" } }
+[[step]]
+name = "write"
+after = []
+agent = "noop"
+timeout = "10s"
+undo = { agent = "noop" }
+[[step]]
+name = "check"
+after = ["write"]
+when = "first(input.bad, false)"
+fail = "row ${input.n} is bad"
+"#;
+
+// A row that stopped the order is corrected, and its first order is undone before another does it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bad_row_is_corrected_and_each_row_is_reported() {
+    let whole = Whole::start(&[ROWS.to_owned(), ROW.to_owned()]).await;
+    let rows: Vec<Value> = (0..8).map(|n| json!({"n": n, "bad": n == 6})).collect();
+    let id = whole.submit("a", &json!({"workflow": "rows", "input": {"rows": rows}})).await;
+    ends(&whole, &id, ProcessState::Error).await;
+    let resubmit = async |items: Value| {
+        let request = whole.http.post(format!("{}/orders/{id}/actions/resubmit", whole.system.url));
+        let body = json!({"by": "ann", "reason": "typo", "items": items});
+        request.json(&body).send().await.unwrap().json::<Value>().await.unwrap()
+    };
+    for (items, field) in [(json!({}), "items"), (json!({"06": {}}), "items"), (json!({"10000": {}}), "items")] {
+        let refused = resubmit(items.clone()).await;
+        assert_eq!((&refused["status"], &refused["field"]), (&json!(400), &json!(field)), "{items}: {refused}");
+    }
+    for (items, why) in [
+        (json!({"6": {"n": "six"}}), "is refused by the `[input]`"),
+        (json!({"5": {"n": 5}}), "no such item that has failed"),
+    ] {
+        let refused = resubmit(items).await;
+        assert!(refused["detail"].as_str().unwrap().contains(why), "{refused}");
+    }
+    let done = resubmit(json!({"6": {"n": 60}})).await;
+    assert_eq!(done["outcome"], "applied", "{done}");
+    let task = ends(&whole, &id, ProcessState::Processed).await;
+    assert_eq!(task.output.as_ref().and_then(Value::as_array).map(Vec::len), Some(8), "{:?}", task.output);
+    let order = |step, made| shared::workflow::child::id_of_item(&task.tenant, &id, step, 6, made);
+    whole.all_end(&[order("move", 0)], ProcessState::Undone).await;
+    assert_eq!(whole.get(&format!("/details/{}", order("move", 1))).await["input"], json!({"n": 60}));
+    // The call has the item that the order came with, as the file says.
+    let reported = whole.get(&format!("/details/{}", order("report", 0))).await;
+    assert_eq!(reported["order"]["workflow"], "rows.report", "{reported}");
+    let input = json!({"item": rows[6], "index": 6, "outputs": {"move": {"done": 8}}});
+    assert_eq!(reported["input"], input, "{reported}");
+
+    assert_eq!(undo(&whole, &id).await, 200);
+    ends(&whole, &id, ProcessState::Undone).await;
+    whole.all_end(&[order("move", 1), order("report", 0)], ProcessState::Undone).await;
+}

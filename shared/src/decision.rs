@@ -11,6 +11,7 @@ use crate::time::{SignedDuration, Timestamp};
 use crate::workflow::child::Wish;
 use crate::workflow::{Hash, Workflow};
 use serde_json::Value;
+use std::collections::BTreeMap;
 
 /// Who decides, when, and by which rules.
 #[derive(Clone, Copy, Debug)]
@@ -230,6 +231,14 @@ pub enum What {
         /// Replaces the order's input for that step only.
         input: Option<Value>,
     },
+    /// The same, where failed items of a list get another input: what takes the place of the input of an item's order, or of the item itself if the
+    /// step makes a call.
+    ResubmitItems {
+        /// The failed step with the list.
+        step: Option<String>,
+        /// By item.
+        inputs: BTreeMap<usize, Value>,
+    },
     /// Skip a failed step, or a failed undo.
     Skip {
         /// The step's name.
@@ -321,8 +330,26 @@ pub enum Refusal {
     )]
     Child,
     /// The order that a step started has its input.
-    #[error("the step is an order, which keeps its input; resubmit without an input, or undo")]
+    #[error(
+        "the step is an order, which keeps its input; resubmit without an input, or undo; failed items of a list take one"
+    )]
     ChildInput,
+    /// The item has not failed, or there is none.
+    #[error("the list has no such item that has failed; `get` with `--items failed` shows those that have")]
+    NoFailedItem,
+    /// Its present order would have to be undone first.
+    #[error(
+        "the order of an item has done what cannot be undone, so the item keeps its input; resubmit it without one"
+    )]
+    ItemIsFinal,
+    /// The input of an item does not pass the check of the workflow that gets it.
+    #[error("the input of an item is refused by the `[input]` of its workflow, or is no object of at most 16384 bytes")]
+    ItemInput,
+    /// More items have another input than fit.
+    #[error(
+        "at most 100 items of a list take another input, in at most 20 resubmissions, of 262144 bytes each; submit an order for the others"
+    )]
+    ItemInputs,
     /// The output is longer than [`MAX_OUTPUT`].
     #[error("the output is longer than 4096 bytes; give a reference to it")]
     LongOutput,

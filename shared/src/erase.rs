@@ -5,7 +5,7 @@
 
 use crate::history::{self, Entry, Kind, act_text};
 use crate::order::Id;
-use crate::step::Step;
+use crate::step::{Kids, Step};
 use crate::task::{Alert, Phase, Task};
 use crate::time::Timestamp;
 
@@ -215,6 +215,13 @@ fn bare_step(step: Step) -> Step {
         reminded,
         alert_at,
         heart: None,
-        kids,
+        kids: kids.map(bare_kids),
     }
+}
+
+fn bare_kids(mut kids: Kids) -> Kids {
+    if let Some(items) = &mut kids.items {
+        items.inputs.clear();
+    }
+    kids
 }

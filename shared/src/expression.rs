@@ -162,6 +162,12 @@ impl<'a> Names<'a> {
         self
     }
 
+    /// What `root` stands for.
+    #[must_use]
+    pub fn get(&self, root: &str) -> Option<&Value> {
+        self.find(root)
+    }
+
     fn find(&self, root: &str) -> Option<&Value> {
         self.all.iter().find(|(name, _)| *name == root).map(|(_, value)| &**value)
     }

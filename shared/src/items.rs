@@ -1,6 +1,7 @@
 //! Where the items of a list stand, three bits for each in the record of the step that starts an order for each of them. So the longest list
 //! takes five kilobytes of the record. Counts are made from these states, never kept beside them.
 
+use crate::outputs::Beside;
 use crate::time::Timestamp;
 use crate::workflow::Hash;
 use jiff::fmt::serde::timestamp::millisecond;
@@ -9,6 +10,10 @@ use std::collections::BTreeMap;
 
 /// Longest list.
 pub const MAX_ITEMS: usize = 10_000;
+/// Most items of a list that a person gives another input.
+pub const MAX_EDITED: usize = 100;
+/// Most resubmissions of a list in which a person does so.
+pub const MAX_EDITS: usize = 20;
 
 /// Where one item of a list stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -67,8 +72,8 @@ impl Item {
         matches!(self, Self::Failed | Self::Refused)
     }
 
-    fn bits(self) -> u8 {
-        Self::ALL.iter().position(|one| *one == self).map_or(0, |n| n as u8)
+    fn bits(self) -> usize {
+        Self::ALL.iter().position(|one| *one == self).unwrap_or_default()
     }
 }
 
@@ -82,6 +87,10 @@ pub struct Items {
     states: Vec<Item>,
     /// Of items whose first order undid itself: the round in which the present one was made.
     made: BTreeMap<u32, u32>,
+    /// Of items that a person gave another input: the round from which on they have it.
+    edited: BTreeMap<u32, u32>,
+    /// By that round: the inputs, by item, in a table beside the record. What another one has replaced is named until the order is gone.
+    pub inputs: BTreeMap<u32, Beside>,
     /// Length of what the orders that are done returned, in bytes of JSON.
     pub bytes: usize,
     /// When one of them last began or ended (UTC, milliseconds).
@@ -101,9 +110,19 @@ struct Recorded {
     /// Two states in each character, from the first on; what is not there is to do.
     #[serde(rename = "s", default, skip_serializing_if = "String::is_empty")]
     states: String,
-    /// By round: six items in each character.
-    #[serde(rename = "m", default, skip_serializing_if = "BTreeMap::is_empty")]
-    made: BTreeMap<u32, String>,
+    /// The rounds in which present orders of items were made, without the first.
+    #[serde(rename = "r", default, skip_serializing_if = "Vec::is_empty")]
+    rounds: Vec<u32>,
+    /// For each item which of them, from 1 on, or 0 for the first: as many bits as that takes, six in each character.
+    #[serde(rename = "m", default, skip_serializing_if = "String::is_empty")]
+    made: String,
+    /// Where that is shorter: by round, how many items are left out before each item.
+    #[serde(rename = "g", default, skip_serializing_if = "BTreeMap::is_empty")]
+    gaps: BTreeMap<u32, String>,
+    #[serde(rename = "e", default, skip_serializing_if = "BTreeMap::is_empty")]
+    edited: BTreeMap<u32, u32>,
+    #[serde(rename = "i", default, skip_serializing_if = "BTreeMap::is_empty")]
+    inputs: BTreeMap<u32, Beside>,
     #[serde(rename = "b", default, skip_serializing_if = "is_zero")]
     bytes: usize,
     #[serde(rename = "at", with = "millisecond::required")]
@@ -120,34 +139,106 @@ fn is_zero(bytes: &usize) -> bool {
     *bytes == 0
 }
 
+/// How many bits a state takes.
+const STATE: usize = 3;
+
 /// The digits of six bits.
 const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
-fn write(sixes: impl Iterator<Item = u8>) -> String {
-    let text: String = sixes.map(|six| char::from(DIGITS[usize::from(six & 63)])).collect();
-    text.trim_end_matches('A').to_owned()
+/// Numbers of `width` bits each, from the first on, six bits in each character. Zeros at the end are left out.
+fn pack(numbers: impl Iterator<Item = usize>, width: usize) -> String {
+    let (mut text, mut bits, mut held) = (String::new(), 0, 0);
+    for number in numbers {
+        bits |= number << held;
+        held += width;
+        while held >= 6 {
+            text.push(char::from(DIGITS[bits & 63]));
+            (bits, held) = (bits >> 6, held - 6);
+        }
+    }
+    text.push(char::from(DIGITS[bits & 63]));
+    text.truncate(text.trim_end_matches('A').len());
+    text
 }
 
-fn read(text: &str) -> Option<Vec<u8>> {
-    let six = |byte: u8| DIGITS.iter().position(|digit| *digit == byte).map(|n| n as u8);
-    text.bytes().map(six).collect()
+/// The same numbers, and perhaps zeros at the end.
+fn unpack(text: &str, width: usize) -> Option<Vec<usize>> {
+    let (mut numbers, mut bits, mut held) = (Vec::new(), 0, 0);
+    for six in digits(text) {
+        bits |= six? << held;
+        held += 6;
+        while held >= width {
+            numbers.push(bits & ((1 << width) - 1));
+            (bits, held) = (bits >> width, held - width);
+        }
+    }
+    numbers.push(bits);
+    Some(numbers)
+}
+
+fn digits(text: &str) -> impl Iterator<Item = Option<usize>> {
+    text.bytes().map(|byte| DIGITS.iter().position(|digit| *digit == byte))
+}
+
+/// Rising positions as the number of those left out before each: five bits in each character, the sixth says that more follow.
+fn gaps(positions: impl Iterator<Item = usize>) -> String {
+    let (mut text, mut next) = (String::new(), 0);
+    for position in positions {
+        let mut gap = position - next;
+        next = position + 1;
+        while gap >= 32 {
+            text.push(char::from(DIGITS[gap & 31 | 32]));
+            gap >>= 5;
+        }
+        text.push(char::from(DIGITS[gap]));
+    }
+    text
+}
+
+/// The positions again. None is `end` or more.
+fn positions(text: &str, end: usize) -> Option<Vec<usize>> {
+    let (mut all, mut next, mut gap, mut shift) = (Vec::new(), 0, 0, 0);
+    for six in digits(text) {
+        let six = six.filter(|_| shift <= 10)?;
+        gap |= (six & 31) << shift;
+        shift += 5;
+        if six < 32 {
+            let position = next + gap;
+            all.push(position);
+            (next, gap, shift) = (position + 1, 0, 0);
+        }
+    }
+    (shift == 0 && next <= end).then_some(all)
+}
+
+/// How many bits a number up to `most` takes.
+fn width(most: usize) -> usize {
+    (usize::BITS - most.leading_zeros()).max(1) as usize
 }
 
 impl From<Items> for Recorded {
     fn from(items: Items) -> Self {
-        let two = |two: &[Item]| two.iter().rev().fold(0, |six, item| six << 3 | item.bits());
-        let mut rounds: BTreeMap<u32, Vec<u8>> = BTreeMap::new();
+        let mut by_round: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
         for (&item, &round) in &items.made {
-            let (place, bit) = (item as usize / 6, item % 6);
-            let bits = rounds.entry(round).or_default();
-            bits.resize(bits.len().max(place + 1), 0);
-            bits[place] |= 1 << bit;
+            by_round.entry(round).or_default().push(item as usize);
         }
+        let rounds: Vec<u32> = by_round.keys().copied().collect();
+        let place = |item: u32| items.made.get(&item).map_or(0, |round| 1 + rounds.partition_point(|one| one < round));
+        let made = pack((0..items.states.len() as u32).map(place), width(rounds.len()));
+        let gaps: BTreeMap<u32, String> =
+            by_round.into_iter().map(|(round, items)| (round, gaps(items.into_iter()))).collect();
+        let are_shorter = gaps.values().map(String::len).sum::<usize>() < made.len();
+        let (rounds, made, gaps) =
+            if are_shorter { (Vec::new(), String::new(), gaps) } else { (rounds, made, BTreeMap::new()) };
         Self {
             total: items.states.len(),
-            states: write(items.states.chunks(2).map(two)),
-            made: rounds.into_iter().map(|(round, bits)| (round, write(bits.into_iter()))).collect(),
+            states: pack(items.states.iter().map(|item| item.bits()), STATE),
+            rounds,
+            made,
+            gaps,
             hash: items.hash,
+            edited: items.edited,
+            inputs: items.inputs,
             bytes: items.bytes,
             changed_at: items.changed_at,
             looked_at: items.looked_at,
@@ -163,26 +254,34 @@ impl TryFrom<Recorded> for Items {
         if total > MAX_ITEMS {
             return Err("`n` of a list is more than 10000");
         }
-        let sixes = read(&recorded.states).ok_or("`s` of a list has a character that it cannot have")?;
-        let both = sixes.iter().flat_map(|six| [six & 7, six >> 3]);
-        let mut states: Vec<Item> = both.map(|bits| Item::ALL[usize::from(bits)]).collect();
+        let states = unpack(&recorded.states, STATE).ok_or("`s` of a list has a character that it cannot have")?;
+        let mut states: Vec<Item> = states.into_iter().map(|bits| Item::ALL[bits]).collect();
         if states.iter().skip(total).any(|item| *item != Item::ToDo) {
             return Err("`s` of a list has more items than `n`");
         }
         states.resize(total, Item::ToDo);
+        let places = unpack(&recorded.made, width(recorded.rounds.len()));
+        let places = places.ok_or("`m` of a list has a character that it cannot have")?;
         let mut made = BTreeMap::new();
-        for (round, text) in &recorded.made {
-            let sixes = read(text).ok_or("`m` of a list has a character that it cannot have")?;
-            for (place, six) in sixes.iter().enumerate() {
-                for item in (0..6).filter(|bit| six & 1 << bit != 0).map(|bit| place * 6 + bit) {
-                    if item >= total || made.insert(item as u32, *round).is_some() || *round == 0 {
-                        return Err("`m` of a list names an item twice, or one that it does not have");
-                    }
+        for (item, place) in places.into_iter().enumerate().filter(|(_, place)| *place > 0) {
+            match recorded.rounds.get(place - 1).filter(|round| item < total && **round > 0) {
+                Some(round) => made.insert(item as u32, *round),
+                None => return Err("`m` of a list names an item or a round that it does not have"),
+            };
+        }
+        for (round, text) in &recorded.gaps {
+            let items = positions(text, total).filter(|_| *round > 0);
+            for item in items.ok_or("`g` of a list names an item or a round that it does not have")? {
+                if made.insert(item as u32, *round).is_some() {
+                    return Err("`g` of a list names an item twice");
                 }
             }
         }
-        let Recorded { hash, bytes, changed_at, looked_at, .. } = recorded;
-        Ok(Self { hash, states, made, bytes, changed_at, looked_at })
+        let Recorded { hash, edited, inputs, bytes, changed_at, looked_at, .. } = recorded;
+        if edited.len() > MAX_EDITED || edited.keys().any(|item| *item as usize >= total) {
+            return Err("`e` of a list names more than 100 items, or one that it does not have");
+        }
+        Ok(Self { hash, states, made, edited, inputs, bytes, changed_at, looked_at })
     }
 }
 
@@ -190,7 +289,9 @@ impl Items {
     /// A list of `total` items, of which none has begun.
     #[must_use]
     pub fn new(total: usize, hash: Hash, now: Timestamp) -> Self {
-        Self { hash, states: vec![Item::ToDo; total], made: BTreeMap::new(), bytes: 0, changed_at: now, looked_at: 0 }
+        let (made, edited) = Default::default();
+        let (inputs, bytes, looked_at) = Default::default();
+        Self { hash, states: vec![Item::ToDo; total], made, edited, inputs, bytes, changed_at: now, looked_at }
     }
 
     /// How many there are.
@@ -235,6 +336,26 @@ impl Items {
         }
     }
 
+    /// The round from which on item `item` has the input that a person gave it.
+    #[must_use]
+    pub fn edited(&self, item: usize) -> Option<u32> {
+        self.edited.get(&u32::try_from(item).ok()?).copied()
+    }
+
+    /// Where the input is that a person gave item `item`.
+    #[must_use]
+    pub fn given(&self, item: usize) -> Option<(u32, &Beside)> {
+        let round = self.edited(item)?;
+        Some((round, self.inputs.get(&round)?))
+    }
+
+    /// From this round on, these items have the inputs that are beside the record. `None` if they would be too many.
+    pub(crate) fn edit(&mut self, given: impl Iterator<Item = usize>, round: u32, inputs: Beside) -> Option<()> {
+        self.edited.extend(given.filter_map(|item| Some((u32::try_from(item).ok()?, round))));
+        self.inputs.insert(round, inputs);
+        (self.edited.len() <= MAX_EDITED && self.inputs.len() <= MAX_EDITS).then_some(())
+    }
+
     /// What failed is to be tried again.
     pub(crate) fn try_again(&mut self) {
         for item in &mut self.states {
@@ -273,6 +394,37 @@ mod tests {
         }
     }
 
+    // A parent's record stays below 16 KB: the rest of it takes less than a kilobyte.
+    #[test]
+    fn rounds_take_little_room_however_they_share_the_items() {
+        let mut seed = 7_u64;
+        let mut draw = |most: u64| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (seed >> 33) % most
+        };
+        let mut most = 0;
+        for (rounds, one_in, limit) in
+            [(1, 1, 7_000), (7, 1, 10_300), (40, 2, 15_400), (63, 1, 15_400), (1000, 30, 8_500), (1000, 1, 31_000)]
+        {
+            let mut items = items(MAX_ITEMS);
+            items.made.clear();
+            for item in 0..MAX_ITEMS {
+                if draw(one_in) == 0 {
+                    items.make(item, 1 + draw(rounds) as u32);
+                }
+            }
+            let text = serde_json::to_string(&items).unwrap();
+            assert_eq!(serde_json::from_str::<Items>(&text).unwrap(), items);
+            println!("1 item in {one_in} made again in {rounds} rounds: {} bytes", text.len());
+            assert!(text.len() < limit, "{rounds} {one_in}: {}", text.len());
+            most = most.max(text.len());
+        }
+        // All that failed is made again in every round, and a tenth of it fails again.
+        let mut items = items(MAX_ITEMS);
+        items.made = (0..MAX_ITEMS as u32).map(|item| (item, if item % 10 > 0 { 1 } else { 500 })).collect();
+        assert!(serde_json::to_string(&items).unwrap().len() < 9_000);
+    }
+
     #[test]
     fn what_cannot_be_is_refused() {
         let read = |text: &str| serde_json::from_str::<Items>(text).map_err(|e| e.to_string());
@@ -282,9 +434,17 @@ mod tests {
             (r#""n":10001"#, "more than 10000"),
             (r#""n":2,"s":"AB""#, "more items than `n`"),
             (r#""n":2,"s":"=""#, "character"),
-            (r#""n":2,"m":{"1":"="}"#, "character"),
-            (r#""n":2,"m":{"1":"E"}"#, "does not have"),
-            (r#""n":2,"m":{"1":"B","2":"B"}"#, "twice"),
+            (r#""n":2,"r":[1],"m":"=""#, "character"),
+            (r#""n":2,"r":[1],"m":"E""#, "does not have"),
+            (r#""n":2,"r":[0],"m":"B""#, "does not have"),
+            (r#""n":2,"r":[1,2],"m":"D""#, "does not have"),
+            (r#""n":2,"g":{"1":"="}"#, "does not have"),
+            (r#""n":2,"g":{"1":"C"}"#, "does not have"),
+            (r#""n":2,"g":{"1":"g"}"#, "does not have"),
+            (r#""n":2,"g":{"1":"AAA"}"#, "does not have"),
+            (r#""n":2,"g":{"0":"A"}"#, "does not have"),
+            (r#""n":2,"g":{"1":"A","2":"A"}"#, "twice"),
+            (r#""n":2,"e":{"2":1}"#, "does not have"),
             (r#""n":2,"z":1"#, "unknown field"),
         ] {
             assert!(with(rest).unwrap_err().contains(why), "{rest}: {:?}", with(rest));

@@ -4,6 +4,7 @@ use crate::decision::Turn;
 use crate::expression::{Mapping, Names};
 use crate::step::{Direction, Failure, State};
 use crate::task::Task;
+use crate::workflow::Step;
 use serde_json::{Map, Value, json};
 use std::borrow::Cow;
 
@@ -70,7 +71,45 @@ fn of<'a>(
     if reads("config") {
         names = names.with("config", Cow::Owned(Value::Object(turn.workflow.config.clone())));
     }
+    if turn.workflow.of_item {
+        for root in OF_ITEM {
+            names = names.with(root, turn.input.get(root).map_or(Cow::Owned(Value::Null), Cow::Borrowed));
+        }
+    }
     names
+}
+
+/// What an order that makes a call for an item reads of its input, under the same names as the step with the list.
+const OF_ITEM: [&str; 4] = ["item", "index", "input", "outputs"];
+
+/// What `call`, made for each item of a list, reads of the order that has the list, whose `names` these are: no more than it names, because
+/// every item's order has it.
+pub(crate) fn carried(names: &Names<'_>, call: &Step) -> Map<String, Value> {
+    let mut all = Value::Object(Map::new());
+    let work = [call.work(Direction::Do), call.work(Direction::Undo), call.reminder()].into_iter().flatten();
+    for path in work.flat_map(|work| work.references().map(|one| &one.path).collect::<Vec<_>>()) {
+        if let Some(value) = names.get(&path[0]).filter(|_| ["input", "outputs"].contains(&path[0].as_str())) {
+            let inside =
+                all.as_object_mut().map(|all| all.entry(path[0].clone()).or_insert_with(|| Value::Object(Map::new())));
+            inside.into_iter().for_each(|inside| carry(inside, value, &path[1..]));
+        }
+    }
+    match all {
+        Value::Object(all) => all,
+        _ => Map::new(),
+    }
+}
+
+/// Copies what `from` has at `path`, or where the path ends early.
+fn carry(into: &mut Value, from: &Value, path: &[String]) {
+    match (path, from) {
+        ([name, rest @ ..], Value::Object(fields)) => {
+            if let (Some(value), Value::Object(into)) = (fields.get(name), into) {
+                carry(into.entry(name.clone()).or_insert_with(|| Value::Object(Map::new())), value, rest);
+            }
+        }
+        (_, from) => *into = from.clone(),
+    }
 }
 
 /// An order as expressions see it.

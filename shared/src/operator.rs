@@ -5,18 +5,24 @@
 //! changes the record, and a Wake or the due row continues from there, so the operator function needs no right on
 //! agents' queues. An act that ends an order owes its notice like a strict one, because no queue redelivers an act.
 
-use crate::change::{self, Change, child};
+use crate::change::{self, Change, child, list};
 use crate::decision::{Act, Decision, Kept, Refusal, Turn, What};
 use crate::history::{self, Entry, Kind};
+use crate::items::MAX_EDITS;
 use crate::json;
 use crate::message::{Effect, MAX_OUTPUT, NoticeKind};
 use crate::migrate::{self, Migration};
+use crate::outputs::{MAX_ALL_BESIDE, all_beside};
 use crate::scheduler;
 use crate::step::{Direction, State, Step};
 use crate::task::{Phase, Task};
 use crate::workflow::Hash;
 use crate::workflow::child::Wish;
 use serde_json::Value;
+use std::collections::BTreeMap;
+
+/// Most of the names of items that the history keeps of one act, in bytes.
+const MAX_NAMED: usize = 60;
 
 /// Longest input that an operator may set for one step, in bytes of JSON; the task's record holds it.
 pub const MAX_INPUT: usize = 16 * 1024;
@@ -68,6 +74,7 @@ pub(crate) fn act(task: &Task, act: &Act, turn: &Turn<'_>) -> Decision {
     }
     let decided = match &act.what {
         What::Resubmit { step, input } => resubmit(task, act, step.as_deref(), input.as_ref(), turn),
+        What::ResubmitItems { step, inputs } => resubmit_items(task, act, step.as_deref(), inputs, turn),
         What::Skip { step } => by_hand(task, act, step.as_deref(), None, turn),
         What::MarkDone { step, output } => by_hand(task, act, step.as_deref(), Some(output), turn),
         What::RetryNow { step } => retry_now(task, act, step.as_deref(), turn),
@@ -134,6 +141,13 @@ fn is_last_act(task: &Task, act: &Act, turn: &Turn<'_>) -> bool {
             *kind == Kind::Resubmitted && name.is_some() && (step.is_none() || step.as_ref() == name)
         }
         What::Resubmit { step: _, input: None } => *kind == Kind::Resubmitted,
+        What::ResubmitItems { step, inputs } => {
+            let has = |index: &usize| list::has_given(task, *index, inputs, turn);
+            let index = (0..task.steps.len()).find(has);
+            let name = index.map(|index| &turn.workflow.steps[index].name);
+            reason = name.map_or(reason, |name| with_inputs(&act.reason, name, inputs));
+            *kind == Kind::Resubmitted && name.is_some() && (step.is_none() || step.as_ref() == name)
+        }
         What::Skip { step } => *kind == Kind::Skipped && is_at(step),
         What::MarkDone { step: name, output } => {
             let kept = |step: &Step| step.is_undo_begun() || step.output.as_ref().unwrap_or(&Value::Null) == output;
@@ -157,6 +171,14 @@ fn is_last_act(task: &Task, act: &Act, turn: &Turn<'_>) -> bool {
 /// The reason of a resubmission as the history records it.
 fn with_input(reason: &str, step: &str) -> String {
     format!("{reason} (with another input for `{step}`)")
+}
+
+/// The same where items of a list get one.
+fn with_inputs(reason: &str, step: &str, inputs: &BTreeMap<usize, Value>) -> String {
+    let items: Vec<String> = inputs.keys().map(usize::to_string).collect();
+    let what = if items.len() == 1 { "item" } else { "items" };
+    let all = history::shorten(&items.join(", "), MAX_NAMED);
+    format!("{reason} (with another input for {what} {all} of `{step}`)")
 }
 
 /// The reason of a migration as the history records it.
@@ -205,6 +227,32 @@ fn resubmit<'a>(task: &Task, act: &Act, step: Option<&str>, input: Option<&Value
         reason = with_input(&reason, &turn.workflow.steps[index].name);
     }
     change.resubmit(&act.by, &reason);
+    Ok(Some(change))
+}
+
+fn resubmit_items<'a>(
+    task: &Task,
+    act: &Act,
+    step: Option<&str>,
+    inputs: &BTreeMap<usize, Value>,
+    turn: &'a Turn<'a>,
+) -> Decided<'a> {
+    if task.phase != Phase::Error {
+        return Err(Refusal::NotStopped);
+    }
+    let index = only(task, step, turn, |i| task.steps[i].state == State::Failed && list::has(task, i))?;
+    let kids = list::give(task, index, inputs, turn)?;
+    let mut change = Change::begin(task, turn);
+    change.task.steps[index].kids = Some(kids);
+    // Whatever is beside the record expires in one transaction, which takes 100 items.
+    let edits =
+        |step: &Step| step.kids.as_ref().and_then(|kids| kids.items.as_ref()).map_or(0, |items| items.inputs.len());
+    if change.task.steps.iter().map(edits).sum::<usize>() > MAX_EDITS
+        || all_beside(&change.task).map(|beside| beside.bytes).sum::<usize>() > MAX_ALL_BESIDE
+    {
+        return Err(Refusal::ItemInputs);
+    }
+    change.resubmit(&act.by, &with_inputs(&act.reason, &turn.workflow.steps[index].name, inputs));
     Ok(Some(change))
 }
 

@@ -96,7 +96,11 @@ impl Outputs {
 
     /// What the step returned, wherever it is. `None` if it returned nothing, and for an output that has to be read first.
     pub(crate) fn of(&self, step: &Step) -> Option<Value> {
-        let Some(beside) = &step.beside else { return step.output.clone() };
+        step.beside.as_ref().map_or_else(|| step.output.clone(), |beside| self.at(beside))
+    }
+
+    /// What is beside the record. `None` if it has to be read first, or is gone.
+    pub(crate) fn at(&self, beside: &Beside) -> Option<Value> {
         let mut found = self.found();
         let known = found.known.get(&beside.hash).map(|value| (**value).clone());
         if known.is_none() && found.lost.contains(&beside.hash) {
@@ -196,6 +200,16 @@ impl Outputs {
         self.found().lost.insert(hash);
     }
 
+    /// Keeps `value` beside the record, however short it is. `None` if it is too long.
+    pub(crate) fn keep_beside(&self, value: Value) -> Option<Beside> {
+        let text = serde_json::to_string(&value).ok().filter(|text| text.len() <= MAX_BESIDE)?;
+        let (hash, bytes) = (Hash::of(text.as_bytes()), text.len());
+        let mut found = self.found();
+        found.known.insert(hash.clone(), Arc::new(value));
+        found.new.insert(hash.clone(), text);
+        Some(Beside { hash, bytes })
+    }
+
     /// Where `value`, a step's output called `what` in words, is kept.
     ///
     /// # Errors
@@ -207,14 +221,7 @@ impl Outputs {
         }
         match text.len() {
             0..=MAX_OUTPUT => Ok(Place::Record(value)),
-            bytes @ ..=MAX_BESIDE => {
-                let hash = Hash::of(text.as_bytes());
-                let mut found = self.found();
-                found.known.insert(hash.clone(), Arc::new(value));
-                found.new.insert(hash.clone(), text);
-                Ok(Place::Beside(Beside { hash, bytes }))
-            }
-            bytes => Err(too_long(what, bytes)),
+            bytes => self.keep_beside(value).map(Place::Beside).ok_or_else(|| too_long(what, bytes)),
         }
     }
 
@@ -238,7 +245,15 @@ impl Outputs {
 /// The outputs of `task` beside its record, each once.
 #[must_use]
 pub fn beside(task: &Task) -> BTreeSet<&Hash> {
-    task.steps.iter().filter_map(|step| Some(&step.beside.as_ref()?.hash)).collect()
+    all_beside(task).map(|beside| &beside.hash).collect()
+}
+
+/// What `task` has beside its record: outputs, and what a person gave items of lists.
+pub(crate) fn all_beside(task: &Task) -> impl Iterator<Item = &Beside> {
+    task.steps.iter().flat_map(|step| {
+        let items = step.kids.as_ref().and_then(|kids| kids.items.as_ref());
+        step.beside.iter().chain(items.into_iter().flat_map(|items| items.inputs.values()))
+    })
 }
 
 /// What is wrong with `what` of `bytes` bytes of JSON, in words.

@@ -107,6 +107,9 @@ pub struct Workflow {
     /// What an order that is done returns, to its submitter or to the order that started it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<Mapping>,
+    /// Its orders make one call for an item of a list. Their input is `item`, `index`, and what the call reads of the order that has the list.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub of_item: bool,
     /// At least one, in the order of the file; `after` holds positions in this list.
     pub steps: Vec<Step>,
 }
@@ -270,7 +273,7 @@ impl Workflow {
     /// Whether its orders hand out addresses, of callbacks, links or heartbeats.
     #[must_use]
     pub fn hands_out_addresses(&self) -> bool {
-        self.steps.iter().any(|step| step.accept.is_some() || step.link().is_some() || step.has_heartbeat())
+        self.all_steps().any(|step| step.accept.is_some() || step.link().is_some() || step.has_heartbeat())
     }
 
     /// The names of the events that its steps wait for.
@@ -300,7 +303,7 @@ impl Workflow {
     /// # Errors
     /// The first step, or undo, whose timeout is too short.
     pub fn can_start(&self, skew: SignedDuration) -> Result<(), TooShort> {
-        let mut all = self.steps.iter().flat_map(|step| {
+        let mut all = self.all_steps().flat_map(|step| {
             let what = |direction, work: &Work<'_>| {
                 let what = match direction {
                     Direction::Do => format!("step `{}`", step.name),
@@ -320,7 +323,7 @@ impl Workflow {
 
     /// All calls over HTTP, each with the name of its step.
     pub fn calls_over_http(&self) -> impl Iterator<Item = (&str, &Http)> {
-        self.steps.iter().flat_map(|step| {
+        self.all_steps().flat_map(|step| {
             let undo = step.undo.as_ref().and_then(|undo| undo.http.as_ref());
             let remind = step.remind.as_ref().and_then(|remind| remind.http.as_ref());
             step.http.iter().chain(undo).chain(remind).map(|http| (step.name.as_str(), http))
@@ -335,7 +338,7 @@ impl Workflow {
 
     /// All signed calls, each with the name of its step.
     pub fn calls_of_aws(&self) -> impl Iterator<Item = (&str, &Aws)> {
-        self.steps.iter().flat_map(|step| {
+        self.all_steps().flat_map(|step| {
             let undo = step.undo.as_ref().and_then(|undo| undo.aws.as_ref());
             let remind = step.remind.as_ref().and_then(|remind| remind.aws.as_ref());
             step.aws.iter().chain(undo).chain(remind).map(|aws| (step.name.as_str(), aws))
@@ -362,6 +365,9 @@ impl Workflow {
     /// Whether a decision about an order needs its input.
     #[must_use]
     pub fn reads_input(&self) -> bool {
+        if self.of_item {
+            return true;
+        }
         let asks = |step: &Step| step.link().is_some_and(|(link, _)| link.reads("input"));
         let output = self.output.as_ref().is_some_and(|output| reads(output.references(), "input"));
         output || self.steps.iter().any(|step| step.reads("input") || asks(step))
@@ -371,7 +377,7 @@ impl Workflow {
     #[must_use]
     pub fn agents(&self) -> Vec<&str> {
         let mut names: Vec<&str> = Vec::new();
-        for step in &self.steps {
+        for step in self.all_steps() {
             let own = [Direction::Do, Direction::Undo].into_iter().filter_map(|direction| step.work(direction));
             for work in own.chain(step.reminder()) {
                 if !names.contains(&work.agent) {
@@ -438,7 +444,8 @@ impl Step {
                 let is_whole = child.each.is_none() && root == "input";
                 self.with.as_ref().map_or(is_whole, |with| reads(with.references(), root))
                     || child.each.as_ref().is_some_and(|each| reads(each.list.references(), root))
-            });
+            })
+            || self.call().is_some_and(|call| call.reads(root));
         let all = [self.work(Direction::Do), self.work(Direction::Undo), self.reminder()];
         own || all.into_iter().flatten().any(of)
     }
@@ -454,10 +461,12 @@ impl Step {
         let texts = texts.chain(self.fail.iter().flat_map(Template::references));
         let texts = texts.chain(self.wait.iter().flat_map(Wait::references));
         let texts = texts.chain(self.with.iter().filter(|_| self.child.is_some()).flat_map(Mapping::references));
+        let of_call = |direction| self.call().is_some_and(|call| call.reads_output(name, direction));
         let list = self.each().map(|each| &each.list);
         let texts = texts.chain(list.into_iter().flat_map(Mapping::references));
         let own = direction == Direction::Do
             && ([&self.when, &self.catch].into_iter().flatten().any(|e| is_named(e.references()))
+                || [Direction::Do, Direction::Undo].into_iter().any(of_call)
                 || texts.into_iter().any(|one| is_named(std::slice::from_ref(one))));
         let reminder = self.reminder().filter(|_| direction == Direction::Do);
         let mut all = self.work(direction).into_iter().chain(reminder);

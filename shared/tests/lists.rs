@@ -67,6 +67,8 @@ struct Faults {
     unreadable: Mutex<Option<Id>>,
     /// How many records were read with others, and how many alone.
     read: [AtomicUsize; 2],
+    /// What happens while the next order is made.
+    stall: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
 
 impl Between for Faults {
@@ -75,6 +77,9 @@ impl Between for Faults {
             "load_all" => drop(self.read[0].fetch_add(orders.len(), Ordering::Relaxed)),
             "load" => drop(self.read[1].fetch_add(1, Ordering::Relaxed)),
             _ => {}
+        }
+        if let Some(stall) = self.stall.lock().unwrap().take_if(|_| method == "create") {
+            stall();
         }
         if method == "create" && self.creates_none.load(Ordering::Relaxed) {
             return Err(Error::Unavailable { what: "the store".into(), source: "503".into() });
@@ -862,4 +867,289 @@ async fn the_last_order_of_a_long_list_ends_it_at_once() {
         }
         assert_eq!(family.parent().phase, Phase::Processed, "{last}");
     }
+}
+
+const CALL: &str = r#"
+name = "parent"
+config = { shop = "s1" }
+[[step]]
+name = "pay"
+agent = "x"
+timeout = "10s"
+after = []
+undo = { agent = "x" }
+[[step]]
+name = "lines"
+after = ["pay"]
+each = "${input.lines}"
+at_once = 3
+agent = "x"
+timeout = "10s"
+retry = { max = 1, backoff = [] }
+with = { n = "${index}", sku = "${item.sku}", paid = "${outputs.pay.receipt.id}", shop = "${config.shop}" }
+output = { box = "${answer.box}" }
+undo = { agent = "x", with = { n = "${index}", box = "${output.box}" } }
+"#;
+
+/// Answers of a call: `pay` gets a receipt, and the call of this item is refused.
+fn call_without(item: Option<u64>) -> Box<dyn Fn(&Request) -> Outcome + Send> {
+    Box::new(move |request| match request.input["n"].as_u64() {
+        n if n.is_some() && n == item => failed(),
+        Some(n) => done(json!({"box": n * 10, "more": "x"})),
+        None => done(json!({"receipt": {"id": "r7", "more": "x"}, "more": "x"})),
+    })
+}
+
+#[tokio::test]
+async fn a_single_call_is_made_for_each_item() {
+    let mut family = Family::new(CALL, CHILD, lines(7)).await;
+    family.answers = call_without(None);
+    family.after(5).await;
+    let own = family.parent();
+    assert_eq!(own.phase, Phase::Processed, "{:?}", own.reason);
+    let items: Value = (0..7).map(|n| json!({"box": n * 10})).collect();
+    assert_eq!(family.report(), json!({"total": 7, "done": 7, "failed": 0, "errors": [], "items": items}));
+    assert_eq!((family.count("do lines"), family.most_open), (7, 3));
+    let child = family.child(4, 0).unwrap();
+    assert_eq!((child.workflow.as_str(), child.parent.clone().unwrap().item), ("parent.lines", Some(4)));
+    // No more of its parent than the call names.
+    let input = json!({"item": {"sku": "s4"}, "index": 4, "outputs": {"pay": {"receipt": {"id": "r7"}}}});
+    assert_eq!(family.store.order(&child).await.unwrap().unwrap().input, input);
+    // An instance that knows nothing yet finds the definition.
+    family.engine = instance("s2", &family.store, &family.queues, &family.now, Layout::new());
+    assert!(family.engine.workflow(&child.workflow_hash).await.unwrap().of_item);
+}
+
+#[tokio::test]
+async fn a_call_that_fails_undoes_those_that_were_made() {
+    let mut family = Family::new(CALL, CHILD, lines(20)).await;
+    family.answers = call_without(Some(1));
+    family.after(60).await;
+    let own = family.parent();
+    assert_eq!(own.phase, Phase::Undone);
+    assert!(own.reason.as_ref().unwrap().contains("1 of 20 orders failed"), "{:?}", own.reason);
+    let made = family.phases().len();
+    assert!((3..=20).contains(&made) && family.phases().values().all(|phase| *phase == Phase::Undone));
+    // What was refused left nothing that its undo could name.
+    for n in (0..made).filter(|n| *n != 1) {
+        assert_eq!(family.count(&format!("do lines {n}")), family.count(&format!("undo lines {n}")), "{n}");
+    }
+    assert!(family.asked.iter().all(|asked| asked != "undo lines 1"), "{:?}", family.asked);
+    assert_eq!(family.asked.last().unwrap(), "undo pay");
+}
+
+// An order of a call does not stop for a person, whatever the workflow says.
+#[tokio::test]
+async fn a_call_without_with_gets_the_item_and_a_long_answer_fails_nothing() {
+    let text = on_error(&CALL.replace("with = { n", "#").replace("at_once = 3", "at_once = 3\ntolerate = \"40%\""));
+    let text = text.replace("undo = { agent = \"x\", #", "#").replace("output =", "#");
+    let text = text.replace("undo = { agent = \"x\", with = { n = \"${index}\", box = \"${output.box}\" } }", "");
+    let items: Value = (0..5).map(|n| json!({"n": n, "long": "x".repeat(20)})).collect();
+    let mut family = Family::new(&text, CHILD, items).await;
+    family.answers = Box::new(|request| match request.input["n"].as_u64() {
+        Some(n) if request.input["long"].as_str().is_none_or(|long| long.len() != 20) || n == 3 => failed(),
+        Some(2) => done(json!("y".repeat(5000))),
+        Some(n) => done(json!(n)),
+        None => done(json!(null)),
+    });
+    family.after(60).await;
+    assert_eq!(family.parent().phase, Phase::Processed, "{:?}", family.parent().reason);
+    assert_eq!(family.report()["items"], json!([0, 1, null, null, 4]));
+    assert_eq!((family.report()["failed"].as_u64(), family.child(3, 0).unwrap().phase), (Some(1), Phase::Undone));
+}
+
+fn give(inputs: &[(usize, Value)]) -> What {
+    What::ResubmitItems { step: None, inputs: inputs.iter().cloned().collect() }
+}
+
+fn stopping() -> String {
+    tolerating("0%").replace("name = \"lines\"", "name = \"lines\"\non_failure = \"error\"")
+}
+
+// An order that undid itself is made anew, one that stopped is undone first, and an item that never had one gets its first.
+#[tokio::test]
+async fn a_failed_item_gets_another_input() {
+    for (child, item, made) in [(CHILD.to_owned(), 1, 1), (on_error(CHILD), 1, 1), (CHILD.to_owned(), 0, 0)] {
+        let (mut unfit, bad) = (lines(3), item == 1);
+        if !bad {
+            unfit[0]["sku"] = json!(5);
+        }
+        let mut family = Family::new(&stopping(), &child, unfit).await;
+        family.answers =
+            Box::new(move |request| if bad && request.input["sku"] == "s1" { failed() } else { good(request) });
+        family.after(30).await;
+        assert_eq!(family.parent().phase, Phase::Error, "{:?}", family.parent().reason);
+        let input = json!({"sku": "other", "n": 70});
+        for (wrong, why) in [
+            (give(&[(2, input.clone())]), "no such item that has failed"),
+            (give(&[(99, input.clone())]), "no such item that has failed"),
+            (give(&[(item, json!({"sku": 5}))]), "is refused by the `[input]`"),
+            (give(&[(item, json!(["a"]))]), "is refused by the `[input]`"),
+            (give(&[(item, json!({"sku": "x".repeat(17_000)}))]), "is refused by the `[input]`"),
+        ] {
+            match family.act(wrong).await {
+                operator::Outcome::NotAllowed { why: found } => assert!(found.to_string().contains(why), "{found}"),
+                other => panic!("{other:?}"),
+            }
+        }
+        let seen = family.parent().version;
+        let act = |seen| Act { what: give(&[(item, input.clone())]), by: "ann".into(), reason: "typo".into(), seen };
+        let done = family.engine.act(vec![(parent(), act(Some(seen)))]).await.remove(0).unwrap();
+        assert!(matches!(done, operator::Outcome::Applied(_)), "{done:?}");
+        let again = family.engine.act(vec![(parent(), act(Some(seen)))]).await.remove(0).unwrap();
+        assert!(matches!(again, operator::Outcome::Repeated(_)), "{again:?}");
+        family.take();
+        family.answers =
+            Box::new(move |request| if bad && request.input["sku"] == "s1" { failed() } else { good(request) });
+        // The instance that knows it dies.
+        family.engine = instance("s2", &family.store, &family.queues, &family.now, Layout::new());
+        family.after(90).await;
+        let own = family.parent();
+        assert_eq!(own.phase, Phase::Processed, "{:?}", own.reason);
+        let child = family.child(item, made).unwrap();
+        assert_eq!(family.store.order(&child).await.unwrap().unwrap().input, input);
+        assert_eq!(family.report()["items"][item], json!({"box": 70}));
+        if made == 1 {
+            assert_eq!(family.child(item, 0).unwrap().phase, Phase::Undone);
+        }
+        let said = own.log.iter().find_map(|entry| entry.4.as_ref().filter(|text| text.contains("another input")));
+        assert!(
+            said.unwrap().contains(&format!("ann: typo (with another input for item {item} of `lines`)")),
+            "{said:?}"
+        );
+        // An undo of the parent reaches the new order.
+        family.act(What::Undo).await;
+        family.after(60).await;
+        assert_eq!((family.parent().phase, family.child(item, made).unwrap().phase), (Phase::Undone, Phase::Undone));
+    }
+}
+
+#[tokio::test]
+async fn what_cannot_be_undone_keeps_its_input() {
+    let child = format!(
+        "{}\n[[step]]\nname = \"final\"\nafter = [\"pick\"]\nagent = \"x\"\ntimeout = \"10s\"\nirreversible = true\nwith = {{ n = \"${{input.n}}\" }}\nretry = {{ max = 1, backoff = [] }}\n",
+        on_error(CHILD)
+    );
+    let mut family = Family::new(&stopping(), &child, lines(3)).await;
+    family.answers = Box::new(|request| match request.input["n"].as_u64() {
+        Some(1) if request.step == "final" => failed(),
+        _ => good(request),
+    });
+    family.after(30).await;
+    assert_eq!(family.parent().phase, Phase::Error);
+    let outcome = family.act(give(&[(1, json!({"sku": "y", "n": 8}))])).await;
+    let operator::Outcome::NotAllowed { why } = outcome else { panic!("{outcome:?}") };
+    assert!(why.to_string().contains("has done what cannot be undone"), "{why}");
+}
+
+// Of a call, it is the item that is another; the rest is as the file says.
+#[tokio::test]
+async fn a_call_for_a_failed_item_is_made_with_another_item() {
+    let text = CALL.replace("name = \"lines\"", "name = \"lines\"\non_failure = \"error\"");
+    let mut family = Family::new(&text, CHILD, lines(3)).await;
+    family.answers = Box::new(|request| match request.input["n"].as_u64() {
+        Some(1) if request.input["sku"] == "s1" => failed(),
+        Some(n) => done(json!({"box": [n, request.input["sku"], request.input["paid"]]})),
+        None => done(json!({"receipt": {"id": "r7"}})),
+    });
+    family.after(30).await;
+    assert_eq!(family.parent().phase, Phase::Error, "{:?}", family.parent().reason);
+    family.act(give(&[(1, json!({"sku": "other"}))])).await;
+    family.after(90).await;
+    assert_eq!(family.parent().phase, Phase::Processed, "{:?}", family.parent().reason);
+    assert_eq!(family.report()["items"][1], json!({"box": [1, "other", "r7"]}));
+    assert_eq!(family.report()["items"][2], json!({"box": [2, "s2", "r7"]}));
+}
+
+#[tokio::test]
+async fn an_undo_says_which_order_it_waits_for() {
+    let mut family = Family::new(PARENT, CHILD, lines(5)).await;
+    family.after(5).await;
+    assert_eq!(family.parent().phase, Phase::Processed);
+    family.store.tables().tasks.get_mut(&Family::id(3, 0)).unwrap().phase = Phase::UndoError;
+    family.engine = instance("s2", &family.store, &family.queues, &family.now, Layout::new());
+    family.act(What::Undo).await;
+    family.after(90).await;
+    let own = family.parent();
+    assert_eq!(own.phase, Phase::Undoing);
+    let error = own.steps[1].error.clone().unwrap_or_default();
+    assert!(error.contains(&Family::id(3, 0).to_string()) && error.contains("has stopped"), "{error}");
+}
+
+// Whatever is lost, an item whose input was edited ends with one order, of the new input, or with nothing.
+#[tokio::test]
+async fn whatever_is_lost_an_edited_item_has_the_effects_of_one_input() {
+    let first = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok());
+    for seed in first.map_or(0..60, |seed: u64| seed..seed + 1) {
+        let mut state = seed.wrapping_mul(2).wrapping_add(1);
+        let mut draw = move |most: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) % most
+        };
+        let child = if seed % 2 == 0 { CHILD.to_owned() } else { on_error(CHILD) };
+        // What was done before the failure has to be undone.
+        let child = format!(
+            "{child}\n[[step]]\nname = \"send\"\nafter = [\"pick\"]\nagent = \"x\"\ntimeout = \"10s\"\nretry = {{ max = 1, backoff = [] }}\nundo = {{ agent = \"x\" }}\n"
+        );
+        let mut family = Family::new(&stopping(), &child, lines(4)).await;
+        let good = |request: &Request| done(json!({"box": request.input["sku"]}));
+        family.answers = Box::new(move |request| match request.input["sku"].as_str() {
+            Some("s1" | "s2") if request.step == "send" => failed(),
+            _ => good(request),
+        });
+        for round in 0..80 {
+            if family.parent().phase == Phase::Error {
+                let wrong: Vec<usize> = family.items().all(Item::has_failed).collect();
+                let inputs: Vec<_> = wrong.iter().map(|&n| (n, json!({"sku": format!("new{n}"), "n": n}))).collect();
+                family.act(give(&inputs)).await;
+            }
+            if round == 60 && draw(3) == 0 {
+                family.act(What::Undo).await;
+            }
+            family.take();
+            // A message is lost, and the instance with what it knew.
+            if draw(3) == 0 {
+                let place = draw(8) as usize;
+                if family.open.get(place).is_some_and(|(_, effect)| matches!(effect, Effect::Wake(..))) {
+                    family.open.remove(place);
+                }
+                family.engine = instance("s2", &family.store, &family.queues, &family.now, Layout::new());
+            }
+            family.store.creates_none.store(draw(4) == 0, Ordering::Relaxed);
+            family.after(1 + draw(20) as i64).await;
+        }
+        family.store.creates_none.store(false, Ordering::Relaxed);
+        family.after(1900).await;
+        let own = family.parent();
+        assert!(matches!(own.phase, Phase::Processed | Phase::Undone), "seed {seed}: {:?} {:?}", own.phase, own.reason);
+        for item in 0..4 {
+            let orders: Vec<Task> = (0..3).filter_map(|made| family.child(item, made)).collect();
+            let standing: Vec<&Task> = orders.iter().filter(|task| task.phase != Phase::Undone).collect();
+            assert_eq!(standing.len(), usize::from(own.phase == Phase::Processed), "seed {seed}, item {item}");
+            for task in standing {
+                let sku = family.store.order(task).await.unwrap().unwrap().input["sku"].clone();
+                let wanted = if item == 1 || item == 2 { format!("new{item}") } else { format!("s{item}") };
+                assert_eq!(sku, json!(wanted), "seed {seed}, item {item}");
+            }
+        }
+    }
+}
+
+// The instance that makes an order stands still for an hour, and the parent is paused meanwhile.
+#[tokio::test]
+async fn an_order_that_is_made_late_is_paused_with_its_parent() {
+    let mut family = Family::new(PARENT, CHILD, lines(1)).await;
+    let (store, now) = (Arc::clone(&family.store), Arc::clone(&family.now));
+    let stall = move || {
+        now.fetch_add(3_600_000, Ordering::Relaxed);
+        let mut tables = store.tables();
+        let own = tables.tasks.get_mut(&parent()).unwrap();
+        assert_eq!(own.steps[1].kids.as_ref().unwrap().items.as_ref().unwrap().get(0), Item::Open);
+        (own.paused_at, own.version) = (Some(at(3_600)), own.version + 1);
+    };
+    *family.store.stall.lock().unwrap() = Some(Box::new(stall));
+    family.play().await;
+    let child = family.child(0, 0).unwrap();
+    assert!(child.paused_at.is_some() && child.parent.unwrap().paused);
+    assert_eq!(family.count("do pick"), 0);
 }

@@ -20,7 +20,27 @@ const MISTAKES: &[Mistake<'_>] = &[
     ("a | workflow = \"b\"\nb |", "name = \"b\"", &["step `b` does not say when it starts"]),
     ("a | workflow = \"b\"; remind = { every = \"1h\", agent = \"x\" }", "remind", &["is for a step that waits"]),
     // Steps with a list.
-    ("a | each = \"${input.l}\"", "each", &["starts an order for each item; add `workflow = \"NAME\"`"]),
+    ("a | each = \"${input.l}\"; wait = \"2d\"", "wait", &["a step with `wait` takes no `each`", "remove `each`"]),
+    ("a | each = \"${input.l}\"; agent = \"x\"; workflow = \"b\"", "agent", &["takes no `agent`"]),
+    ("a | each = \"${input.l}\"; agent = \"y\"", "agent", &["unknown agent `y`"]),
+    (
+        "a | each = \"${input.l}\"; agent = \"x\"; with = { x = \"${now}\" }",
+        "with",
+        &["`now` cannot be read here", "`item`"],
+    ),
+    ("a | each = \"${input.l}\"; agent = \"x\"; output = \"${item}\"", "output", &["`item` cannot be read here"]),
+    ("a | each = \"${input.l}\"; agent = \"x\"; catch = \"item.x\"", "catch", &["`item.x` cannot be read here"]),
+    ("a | agent = \"x\"; with = { x = \"${item}\" }", "with", &["`item` cannot be read here"]),
+    (
+        "a | each = \"${input.l}\"; http = { url = \"https://x.example\", headers = { idempotency-key = \"${input.k}\" } }",
+        "name = \"a\"",
+        &["the same idempotency-key `${input.k}` for every item", "${uuid('a')}"],
+    ),
+    (
+        "a | each = \"${input.l}\"; agent = \"x\"\nb | after = [\"a\"]; with = { x = \"${outputs.a.box}\" }",
+        "with",
+        &["no such field as `outputs.a.box`", "total"],
+    ),
     ("a | workflow = \"b\"; each = \"l\"", "each", &["`each` takes a list", "`each = \"${input.lines}\"`"]),
     ("a | workflow = \"b\"; at_once = 5", "at_once", &["`at_once` is for a step with a list"]),
     ("a | workflow = \"b\"; tolerate = \"5%\"", "tolerate", &["`tolerate` is for a step with a list"]),
@@ -389,6 +409,14 @@ fn the_output_of_a_workflow_reads_what_ran() {
     }
     // Such a file says when each step begins.
     assert!(with("{ x = 1 }", "a |\nb |").unwrap_err().contains("does not say when it starts"));
+}
+
+#[test]
+fn a_list_needs_work_for_its_items() {
+    let text = "name = \"w\"\n[[step]]\nname = \"a\"\neach = \"${input.l}\"\n";
+    let error = parse("w.toml", text, Known { agents: &["x"], inputs: &[] }).unwrap_err().to_string();
+    let wanted = "w.toml:4: a step with `each` starts an order or makes a call for each item; add `workflow = \"NAME\"`, or one of";
+    assert!(error.starts_with(wanted), "{error}");
 }
 
 // What the rules must not refuse.

@@ -7,11 +7,13 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use shared::decision::{Act, What};
+use shared::items::{MAX_EDITED, MAX_ITEMS};
 use shared::operator::Outcome;
 use shared::order::Id;
 use shared::ports::Error;
 use shared::workflow::file::MAX_NAME;
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use stepwarden_aws::telemetry::Chain;
 
 /// Longest name and reason, in bytes: together they fit an entry of the history.
@@ -37,6 +39,9 @@ pub struct Body {
     pub step: Option<String>,
     /// For `resubmit`: input that replaces the order's input for that step.
     pub input: Option<Value>,
+    /// For `resubmit`: inputs of failed items of a list, each by its number, which counts from 0. With `workflow`, it is the whole
+    /// input of the item's order; if the step makes a call, it takes the place of the item.
+    pub items: Option<BTreeMap<String, Value>>,
     /// For `mark-done`: what the agent would have returned.
     pub output: Option<Value>,
     /// The version that the person saw: the act is refused if the order has changed since. Versions in which the system only
@@ -62,7 +67,17 @@ pub fn takes_step(name: &str) -> bool {
 pub fn what(name: &str, body: &Body) -> Option<Result<What, Problem>> {
     let step = || body.step.clone();
     let what = match name {
-        "resubmit" => What::Resubmit { step: step(), input: body.input.clone() },
+        "resubmit" => match &body.items {
+            None => What::Resubmit { step: step(), input: body.input.clone() },
+            Some(_) if body.input.is_some() => {
+                let detail = "is for a step, and `items` is for items of its list; leave one of the two out";
+                return Some(Err(problem::invalid_field("input", detail)));
+            }
+            Some(items) => match numbered(items) {
+                Ok(inputs) => What::ResubmitItems { step: step(), inputs },
+                Err(problem) => return Some(Err(problem)),
+            },
+        },
         "skip" => What::Skip { step: step() },
         "mark-done" => What::MarkDone { step: step(), output: body.output.clone().unwrap_or_default() },
         "retry-now" => What::RetryNow { step: step() },
@@ -75,6 +90,7 @@ pub fn what(name: &str, body: &Body) -> Option<Result<What, Problem>> {
     let stray = [
         ("step", body.step.is_some() && !takes_step(name)),
         ("input", body.input.is_some() && name != "resubmit"),
+        ("items", body.items.is_some() && name != "resubmit"),
         ("output", body.output.is_some() && name != "mark-done"),
     ];
     let stray = stray.into_iter().find(|(_, is_stray)| *is_stray);
@@ -84,6 +100,23 @@ pub fn what(name: &str, body: &Body) -> Option<Result<What, Problem>> {
         }
         None => Ok(what),
     })
+}
+
+fn numbered(items: &BTreeMap<String, Value>) -> Result<BTreeMap<usize, Value>, Problem> {
+    let number = |(item, input): (&String, &Value)| match item.parse::<usize>() {
+        Ok(number) if number < MAX_ITEMS && number.to_string() == *item => Ok((number, input.clone())),
+        _ => {
+            let item = shared::history::shorten(item, MAX_NAME);
+            Err(problem::invalid_field(
+                "items",
+                format!("`{item}` is not the number of an item, from 0 to {}", MAX_ITEMS - 1),
+            ))
+        }
+    };
+    match items.len() {
+        1..=MAX_EDITED => items.iter().map(number).collect(),
+        count => Err(problem::invalid_field("items", format!("has {count} items; write 1 to {MAX_EDITED}"))),
+    }
 }
 
 /// Who and why, checked: who calls, if that is known, takes precedence over the body's name.
@@ -191,7 +224,7 @@ impl Operator {
 
 fn verb(what: &What) -> &'static str {
     match what {
-        What::Resubmit { .. } => "resubmit",
+        What::Resubmit { .. } | What::ResubmitItems { .. } => "resubmit",
         What::Skip { .. } => "skip a step",
         What::MarkDone { .. } => "mark a step done",
         What::RetryNow { .. } => "retry now",

@@ -248,6 +248,11 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
             if found.input.is_some() {
                 return Err(no("that one has a built-in check of its input".into()));
             }
+            let names: Vec<&str> = path.iter().map(String::as_str).collect();
+            found
+                .calls()
+                .try_for_each(|call| check_path(&names, &call.name))
+                .map_err(|nested| no(nested.to_string()))?;
             let next = found.children().into_iter().map(|c| path.iter().cloned().chain([c.into()]).collect());
             open.extend(next.collect::<Vec<Vec<String>>>());
             below.insert(name.clone(), found);

@@ -112,6 +112,7 @@ impl Policy {
             deadline: None,
             config: serde_json::Map::new(),
             output: None,
+            of_item: false,
             steps: vec![step],
         }
     }

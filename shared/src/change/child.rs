@@ -50,15 +50,16 @@ pub(super) fn ask_for(
     turn: &Turn<'_>,
 ) -> Option<Effect> {
     let spec = &turn.workflow.steps[index];
-    let workflow = task.pins.get(&spec.child.as_ref()?.workflow)?;
+    let workflow = spec.child.as_ref()?.definition(&task.pins)?;
     let round = task.steps[index].kids.as_ref().map_or(0, |kids| kids.round);
     let (id, item) = (Id::derive(&task.tenant, &key), item.and_then(|item| u32::try_from(item).ok()));
     let parent = Parent { id: task.id.clone(), step: spec.name.clone(), item, round, paused: false, released: false };
     Some(Effect::Child(Box::new(ToChild {
         wish,
+        at: turn.now,
         parent,
         key,
-        workflow: workflow.clone(),
+        workflow,
         pins: task.pins.clone(),
         tenant: task.tenant.clone(),
         reference: task.reference.clone(),
@@ -87,6 +88,9 @@ pub(super) fn check_input(task: &Task, index: usize, input: &Value, turn: &Turn<
     turn.outputs.loss()?;
     if !input.is_object() && !turn.outputs.is_short() {
         return Err(Mistake("the input of the order that it starts must be an object; write `with = { ... }`".into()));
+    }
+    if spec.call().is_some() {
+        return Ok(());
     }
     let name = spec.child.as_ref().map_or("", |child| &child.workflow);
     let Some(pinned) = task.pins.get(name) else {

@@ -178,7 +178,8 @@ pub(super) fn request_for(
         calls: work.calls,
         tenant: task.tenant.clone(),
         priority: urgency(task.priority, direction),
-        input: input.unwrap_or_default(),
+        // Its agent need not know that the order has more than an input.
+        input: input.or_else(|| turn.input.get("item").filter(|_| workflow.of_item).cloned()).unwrap_or_default(),
         outputs: outputs.collect(),
         output: undone,
         undoes,

@@ -5,11 +5,13 @@
 
 use super::child::{self, LOOK_AFTER};
 use super::{Change, names};
-use crate::decision::Turn;
+use crate::decision::{Refusal, Turn};
 use crate::expression::Mistake;
 use crate::history::{Kind, shorten};
 use crate::items::{Item, Items};
+use crate::json;
 use crate::message::{Effect, Wake};
+use crate::operator::{MAX_INPUT, length};
 use crate::order::{Id, canonical_hash};
 use crate::outputs::MAX_BESIDE;
 use crate::step::{Direction, Failure, FailureKind, Kids, State};
@@ -19,6 +21,7 @@ use crate::workflow::Hash;
 use crate::workflow::child::{self as family, Wish};
 use serde_json::{Value, json};
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -112,13 +115,30 @@ fn inputs(
     let spec = &turn.workflow.steps[index];
     // Made once for all: it copies the outputs that the file names.
     let mut known = Some(names(task, index, Direction::Do, turn));
+    let (mut carried, mut edits) = (None, BTreeMap::new());
     let input = |item: usize| {
-        let Some(value) = list.get(item) else {
-            return (item, Err(Mistake(format!("the list has no item {item}"))));
+        let edited = items(task, index).and_then(|items| items.given(item)).map(|(round, beside)| {
+            let all = edits.entry(round).or_insert_with(|| turn.outputs.at(beside));
+            all.as_ref().and_then(|all| all.get(item.to_string())).cloned()
+        });
+        let value = match (list.get(item), &edited) {
+            (None, _) => return (item, Err(Mistake(format!("the list has no item {item}")))),
+            (_, Some(None)) => return (item, Err(Mistake("the input that a person gave it is missing".into()))),
+            (_, Some(Some(edited))) => edited,
+            (Some(value), None) => value,
         };
-        let input = match &spec.with {
-            None => Ok(value.clone()),
-            Some(with) => {
+        let input = match (&spec.with, spec.call()) {
+            (None, Some(call)) => {
+                let of_parent =
+                    carried.get_or_insert_with(|| names::carried(&names(task, index, Direction::Do, turn), call));
+                let mut input = of_parent.clone();
+                input.insert("item".into(), value.clone());
+                input.insert("index".into(), json!(item));
+                Ok(Value::Object(input))
+            }
+            (None, None) => Ok(value.clone()),
+            (Some(_), _) if edited.is_some() => Ok(value.clone()),
+            (Some(with), _) => {
                 let names = known.take().unwrap_or_default();
                 let own = names.with("item", Cow::Owned(value.clone())).with("index", Cow::Owned(json!(item)));
                 let input = with.evaluate(&own);
@@ -129,6 +149,52 @@ fn inputs(
         (item, input.and_then(|input| child::check_input(task, index, &input, turn).map(|()| input)))
     };
     wanted.map(input).collect()
+}
+
+/// Whether one act gave items of step `index` these inputs.
+pub(crate) fn has_given(task: &Task, index: usize, inputs: &BTreeMap<usize, Value>, turn: &Turn<'_>) -> bool {
+    let Some(items) = items(task, index) else { return false };
+    let mut of_act = inputs.keys().map(|item| items.given(*item));
+    let Some(Some((round, beside))) = of_act.next() else { return false };
+    of_act.all(|one| one.is_some_and(|(other, _)| other == round))
+        && turn.outputs.at(beside).is_some_and(|given| given == table(inputs))
+}
+
+/// Inputs of items as they are kept beside the record.
+fn table(inputs: &BTreeMap<usize, Value>) -> Value {
+    inputs.iter().map(|(item, input)| (item.to_string(), input.clone())).collect::<serde_json::Map<_, _>>().into()
+}
+
+/// The record of the orders of step `index`, whose round ends here, once these failed items have another input.
+pub(crate) fn give(
+    task: &Task,
+    index: usize,
+    inputs: &BTreeMap<usize, Value>,
+    turn: &Turn<'_>,
+) -> Result<Kids, Refusal> {
+    let Some(mut kids) = task.steps[index].kids.clone() else { return Err(Refusal::NoFailedItem) };
+    let round = kids.round + 1;
+    let Some(items) = &mut kids.items else { return Err(Refusal::NoFailedItem) };
+    let is_call = turn.workflow.steps[index].call().is_some();
+    for (&item, input) in inputs {
+        if !items.get(item).has_failed() {
+            return Err(Refusal::NoFailedItem);
+        }
+        let is_bad = !(is_call || input.is_object()) || json::is_deep(input) || length(input) > MAX_INPUT;
+        if is_bad || !is_call && child::check_input(task, index, input, turn).is_err() {
+            return Err(Refusal::ItemInput);
+        }
+        // An order that stopped is undone, and another takes its place.
+        if items.get(item) == Item::Failed
+            && let Some(Seen::There(child)) = seen(task, index, item, turn)
+            && child::is_final(&child, turn) == Some(true)
+        {
+            return Err(Refusal::ItemIsFinal);
+        }
+    }
+    let beside = turn.outputs.keep_beside(table(inputs)).ok_or(Refusal::ItemInputs)?;
+    items.edit(inputs.keys().copied(), round, beside).ok_or(Refusal::ItemInputs)?;
+    Ok(kids)
 }
 
 /// What the orders of step `index` are that a look reads: those that are open, and of an undo those that come next.
@@ -427,6 +493,10 @@ impl Change<'_> {
             self.set_item(index, item, Item::Refused);
             return Some(format!("order {} is there, and this order did not start it", child.id));
         };
+        let edited = self::items(&self.task, index).and_then(|items| items.edited(item));
+        if child.phase != Phase::Undone && edited.is_some_and(|from| parent.round < from) {
+            return self.replace_item(index, item, child, parent);
+        }
         match child.phase {
             Phase::Undone if parent.round < round => {
                 if let Some(items) = self.items_of(index) {
@@ -451,6 +521,22 @@ impl Change<'_> {
             }
             Phase::Forward | Phase::Undoing => self.resume_item(index, item, child, parent),
         }
+        None
+    }
+
+    /// The order of `item`, which has another input now, is undone before another takes its place. Why that cannot be, if it cannot.
+    fn replace_item(&mut self, index: usize, item: usize, child: &Arc<Task>, parent: &Parent) -> Option<String> {
+        let is_final = child::is_final(child, self.turn)?;
+        if is_final || child.phase == Phase::UndoError {
+            self.set_item(index, item, Item::Failed);
+            return Some(match is_final {
+                true => format!("order {} has done what cannot be undone, so its item keeps its input", child.id),
+                false => reason_of(child),
+            });
+        }
+        let asked = ask(&self.task, index, item, Wish::Undo, self.turn);
+        self.requests.extend(asked);
+        self.resume_item(index, item, child, parent);
         None
     }
 
@@ -647,7 +733,7 @@ impl Change<'_> {
                 return;
             }
             let (mut is_new, mut asks) = (false, Vec::new());
-            let mut is_final = false;
+            let (mut is_final, mut paused) = (false, None);
             for (item, seen) in found {
                 let is_known = items(&self.task, index).is_some_and(|items| items.get(item) == Item::Stuck);
                 match &seen {
@@ -670,6 +756,9 @@ impl Change<'_> {
                             asks.push(item);
                             if let Some(parent) = &child.parent {
                                 self.resume_item(index, item, child, parent);
+                                let by_person = child.paused_at.is_some() && !parent.paused;
+                                paused = paused
+                                    .or_else(|| by_person.then(|| format!("order {}, which is paused", child.id)));
                             }
                         }
                     }
@@ -699,6 +788,16 @@ impl Change<'_> {
                 let error = format!("{count} orders of the list have done what cannot be undone, or are gone");
                 return self.fail(index, Direction::Undo, &error, Failure::of(FailureKind::Children));
             }
+            // `get` shows what a person has to see to.
+            let stuck =
+                items(&self.task, index).into_iter().flat_map(|items| items.all(|item| item == Item::Stuck)).next();
+            let stuck = stuck.map(|item| {
+                format!(
+                    "order {}, which has stopped, is gone or cannot be undone",
+                    id_of(&self.task, index, item, self.turn)
+                )
+            });
+            self.task.steps[index].error = paused.or(stuck).map(|order| format!("waits for {order}"));
             let delay = if is_new { SignedDuration::ZERO } else { SAVE_AFTER };
             if is_new || !is_stuck {
                 self.arrange_look(index, delay);

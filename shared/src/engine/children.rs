@@ -5,13 +5,14 @@ use super::{Engine, Handled, contended};
 use crate::decision::Event;
 use crate::history::{Entry, Kind};
 use crate::message::{Effect, Wake};
-use crate::order::{Order, canonical_hash};
+use crate::order::{Id, Order, canonical_hash};
 use crate::ports::{Created, Error, Messenger, StateStore};
 use crate::task::{Phase, Submission, Task, shard_of};
 use crate::time::SignedDuration;
 use crate::workflow::child::{ToChild, Wish};
 use futures::future::join_all;
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
 
@@ -20,6 +21,9 @@ const AT_ONCE: usize = 25;
 
 /// What asking a child came to, and what is left to send.
 type Told = Result<Vec<Effect>, Error>;
+
+/// After this time an order is made late: its parent may have been paused meanwhile, and the messages about that are gone.
+const LATE: SignedDuration = SignedDuration::from_mins(1);
 
 impl<S: StateStore, M: Messenger> Engine<S, M> {
     /// Asks children, one answer for each. The Wakes of those that were made are left to the caller, which sends them together: one request
@@ -50,6 +54,7 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
             .into_iter()
             .map(|made| made.map_or_else(|| Ok(Vec::new()), |made| made.map(|(_, wake)| wake)))
             .collect();
+        self.pause_late(asks, &mut told).await;
         let mut open: Vec<usize> = (0..asks.len()).filter(|n| !begin(asks[*n])).collect();
         // Twice: a child may be made between the read and the write that says that there is none.
         for _ in 0..2 {
@@ -80,6 +85,45 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         }
         open.into_iter().for_each(|n| told[n] = Err(contended(&asks[n].id)));
         told
+    }
+
+    /// A pause since these children were asked for found none to pause, and no message brings it again.
+    async fn pause_late(&self, asks: &[&ToChild], told: &mut [Told]) {
+        let now = self.now();
+        let is_late = |ask: &ToChild| matches!(ask.wish, Wish::Begin(_)) && ask.at.duration_until(now) >= LATE;
+        let late: Vec<usize> = (0..asks.len()).filter(|n| told[*n].is_ok() && is_late(asks[*n])).collect();
+        let mut parents: BTreeMap<&Id, bool> = BTreeMap::new();
+        let mut pauses = Vec::new();
+        for n in late {
+            let id = &asks[n].parent.id;
+            let is_paused = match parents.get(id) {
+                Some(is_paused) => *is_paused,
+                None => match self.store.load(id).await {
+                    Ok(parent) => parent.is_some_and(|parent| parent.paused_at.is_some()),
+                    Err(error) => {
+                        told[n] = Err(error);
+                        continue;
+                    }
+                },
+            };
+            parents.insert(id, is_paused);
+            if is_paused {
+                pauses.push(n);
+            }
+        }
+        if pauses.is_empty() {
+            return;
+        }
+        let event = |n: &usize| {
+            let ask = asks[*n];
+            (ask.id.clone(), Event::Asked { round: ask.parent.round, wish: Wish::Pause })
+        };
+        let answers = self.handle(pauses.iter().map(event).collect()).await;
+        for (n, answer) in pauses.into_iter().zip(answers) {
+            if let Err(error) = answer {
+                told[n] = Err(error);
+            }
+        }
     }
 
     /// Puts the child if it is absent, with the Wake that it needs then. One that is Undone from the start keeps a late instance from making

@@ -171,6 +171,10 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
     pub async fn use_workflow(&self, workflow: &Workflow) -> Result<Hash, Error> {
         let hash = workflow.hash();
         if !lock(&self.workflows).contains_key(&hash) {
+            // Once it is there, so are those that are part of it.
+            for call in workflow.calls() {
+                self.store.put_workflow(call).await?;
+            }
             self.store.put_workflow(workflow).await?;
             lock(&self.workflows).insert(hash.clone(), Arc::new(workflow.clone()));
         }

@@ -1,11 +1,13 @@
 //! Steps that are orders of their own.
 
 use super::each::Each;
-use super::{Hash, Workflow};
+use super::{Hash, Step, Workflow};
 use crate::order::Id;
 use crate::task::Parent;
+use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
 
 /// Most orders of which each is a child of the one before it, with the submitted one.
 pub const MAX_DEPTH: usize = 3;
@@ -18,6 +20,17 @@ pub struct Child {
     /// The list, if it starts one for each item.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub each: Option<Each>,
+    /// That definition, if the step of the list is a single call: no file has it, and it is named `WORKFLOW.STEP`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub call: Option<Box<Workflow>>,
+}
+
+impl Child {
+    /// The definition of its orders, in a family whose names stand for `pins`. `None` if its name was not pinned, which no submission leaves out.
+    #[must_use]
+    pub fn definition(&self, pins: &BTreeMap<String, Hash>) -> Option<Hash> {
+        self.call.as_ref().map(|call| call.hash()).or_else(|| pins.get(&self.workflow).cloned())
+    }
 }
 
 /// The id of the order that step `step` of the order `parent` started in its round `made`. No submitter can choose the key that it is
@@ -79,16 +92,34 @@ pub fn check_path(path: &[&str], name: &str) -> Result<(), Nested> {
 }
 
 impl Workflow {
-    /// The names of the workflows whose orders its steps start, each once.
+    /// The names of the workflows whose orders its steps start, each once. Those of its [calls](Self::calls) are not among them.
     #[must_use]
     pub fn children(&self) -> Vec<&str> {
         let mut names: Vec<&str> = Vec::new();
-        for child in self.steps.iter().filter_map(|step| step.child.as_ref()) {
+        for child in self.steps.iter().filter_map(|step| step.child.as_ref()).filter(|child| child.call.is_none()) {
             if !names.contains(&child.workflow.as_str()) {
                 names.push(&child.workflow);
             }
         }
         names
+    }
+
+    /// The definitions of the orders that make a call for each item of a list. They are part of this one.
+    pub fn calls(&self) -> impl Iterator<Item = &Self> {
+        self.steps.iter().filter_map(|step| step.child.as_ref()?.call.as_deref())
+    }
+
+    /// All steps that call something: its own, and those that do so for each item of a list.
+    pub(super) fn all_steps(&self) -> impl Iterator<Item = &Step> {
+        self.steps.iter().chain(self.calls().flat_map(|call| &call.steps))
+    }
+}
+
+impl Step {
+    /// The call that it makes for each item of its list, if that is what it does.
+    #[must_use]
+    pub fn call(&self) -> Option<&Self> {
+        self.child.as_ref()?.call.as_ref()?.steps.first()
     }
 }
 
@@ -118,6 +149,8 @@ pub struct ToChild {
     pub id: Id,
     /// What is wanted.
     pub wish: Wish,
+    /// When its parent decided that (UTC, milliseconds).
+    pub at: Timestamp,
     /// Its parent, with the present round.
     pub parent: Parent,
     /// Its idempotency key.
@@ -125,7 +158,7 @@ pub struct ToChild {
     /// Its definition.
     pub workflow: Hash,
     /// The definitions of the orders that it may start.
-    pub pins: std::collections::BTreeMap<String, Hash>,
+    pub pins: BTreeMap<String, Hash>,
     /// Tenant of both.
     pub tenant: String,
     /// The submitter's reference.

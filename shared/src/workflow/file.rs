@@ -349,6 +349,7 @@ fn build(raw: &RawWorkflow, known: Known<'_>, settings: &Settings) -> Result<Wor
         deadline: raw.deadline.as_ref().map(deadline).transpose()?,
         config,
         output,
+        of_item: false,
         steps,
     };
     let bytes = serde_json::to_string(&workflow).map_or(usize::MAX, |json| json.len());
@@ -371,7 +372,7 @@ fn build_step(
     let on_failure = workflow.on_failure;
     let raw = spanned.get_ref();
     let name = raw.name.get_ref();
-    let Own { value, fail, wait, child } = own(raw)?;
+    let Own { value, fail, wait, child, each } = own(raw)?;
     let mut doer = Doer::default();
     if value.is_none() && fail.is_none() && wait.is_none() && child.is_none() {
         let given = Given::of(&raw.agent, &raw.http, &raw.lambda, &raw.aws);
@@ -403,7 +404,9 @@ fn build_step(
         }
         Some(_) | None => SignedDuration::ZERO,
     };
-    let retry = ladder(raw.retry.as_ref().or(fallback.retry.as_ref()), on_failure)?;
+    // What a failed item means is decided by the step, for the list as a whole.
+    let at_end = if each.is_some() { Then::Undo } else { on_failure };
+    let retry = ladder(raw.retry.as_ref().or(fallback.retry.as_ref()), at_end)?;
     let late = raw.late.as_ref().or(fallback.late.as_ref()).or(workflow.late.as_ref());
     let accept = raw.accept.as_ref().map(|accept| accept::build(accept, raw, http.is_some() || aws.is_some()));
     let accept = accept.transpose()?;
@@ -481,7 +484,7 @@ fn build_step(
     if raw.irreversible && undo.is_some() {
         return Err((raw.name.span(), format!("step `{name}` is irreversible and has an undo; keep one of the two")));
     }
-    Ok(Step {
+    let step = Step {
         name: name.clone(),
         agent,
         http,
@@ -506,6 +509,10 @@ fn build_step(
         on_failure: raw.on_failure.unwrap_or(on_failure),
         irreversible: raw.irreversible,
         undo,
+    };
+    Ok(match each {
+        Some(each) => each::of_call(each, step, workflow, around.config),
+        None => step,
     })
 }
 
@@ -578,6 +585,8 @@ struct Own {
     fail: Option<Template>,
     wait: Option<Wait>,
     child: Option<Child>,
+    /// The list of a step that makes a call for each item.
+    each: Option<Each>,
 }
 
 /// The `value`, `fail`, `workflow`, `wait`, `until` or `event` of a step, which takes none of an agent's keys.
@@ -610,7 +619,14 @@ fn own(raw: &RawStep) -> Result<Own, Problem> {
     }
     let each = each::build(raw)?;
     let kind = match given.as_slice() {
-        [] => return Ok(Own::default()),
+        [] => return Ok(Own { each, ..Own::default() }),
+        [(kind, span)] if each.is_some() && *kind != "workflow" => {
+            let message = format!(
+                "a step with `{kind}` takes no `each`; write `workflow`, `agent`, `http`, `lambda` or `aws` for each item, \
+                 or remove `each`"
+            );
+            return Err((span.clone(), message));
+        }
         [(kind, _)] => *kind,
         [(key, span), (other, _), ..] => {
             return Err((span.clone(), format!("the step has both `{key}` and `{other}`; keep one of the two")));
@@ -649,6 +665,7 @@ fn own(raw: &RawStep) -> Result<Own, Problem> {
     let wait = raw.wait.as_ref().map(|time| mapped::time(time, Wait::For)).transpose()?;
     let until = raw.until.as_ref().map(|time| mapped::time(time, Wait::Until)).transpose()?;
     Ok(Own {
+        each: None,
         value: raw.value.as_ref().map(|value| mapped::mapping(value, "value")).transpose()?,
         fail: raw.fail.as_ref().map(|text| mapped::template(text, "fail")).transpose()?,
         wait: wait.or(until).or(raw.event.as_ref().map(|name| event(name, raw)).transpose()?),
@@ -659,7 +676,7 @@ fn own(raw: &RawStep) -> Result<Own, Problem> {
 /// The order that a step starts. Whether there is such a workflow is known where all files are.
 fn child(name: &Spanned<String>, each: Option<Each>) -> Result<Child, Problem> {
     check_name("workflow", name)?;
-    Ok(Child { workflow: name.get_ref().clone(), each })
+    Ok(Child { workflow: name.get_ref().clone(), each, call: None })
 }
 
 /// The event that a step waits for.

@@ -193,7 +193,7 @@ pub const ACTS: [&str; 13] = [
 fn name(what: &What) -> &'static str {
     match what {
         What::Resubmit { input: None, .. } => "resubmit",
-        What::Resubmit { .. } => "resubmit with another input",
+        What::Resubmit { .. } | What::ResubmitItems { .. } => "resubmit with another input",
         What::Skip { .. } => "skip",
         What::MarkDone { .. } => "mark done",
         What::RetryNow { .. } => "retry now",

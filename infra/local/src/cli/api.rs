@@ -500,11 +500,21 @@ async fn set_agent(verb: &str, AgentAct { agent, by, at }: AgentAct) -> Result<(
 }
 
 async fn act(name: &str, act: Act) -> Result<ExitCode> {
-    let Act { id, by, step, input, output, to, if_version, wait, until, at } = act;
+    let Act { id, by, step, input, items, output, to, if_version, wait, until, at } = act;
+    if let Some((twice, _)) =
+        (1..items.len()).map(|n| &items[n]).find(|one| items.iter().filter(|all| all.0 == one.0).count() > 1)
+    {
+        anyhow::bail!("`--item` names item {twice} twice; give each item one input");
+    }
+    let items = (!items.is_empty()).then(|| items.into_iter().collect::<serde_json::Map<_, _>>());
     let (path, more) = match to {
         Some(_) if name != "resubmit" => anyhow::bail!("`{name}` takes no `--to`; write `migrate` or `resubmit`"),
         Some(to) => (operator::migrate::NAME, json!({"to": to, "resubmit": true, "if_version": if_version})),
-        None => (name, json!({"step": step, "input": input, "output": output, "if_version": if_version})),
+        None => {
+            let more =
+                json!({"step": step, "input": input, "items": items, "output": output, "if_version": if_version});
+            (name, more)
+        }
     };
     let api = at.api().await?;
     let answer = api.post(&format!("/orders/{}/actions/{path}", segment(&id)?), &by.body(more)).await?;

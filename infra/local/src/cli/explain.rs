@@ -41,6 +41,9 @@ fn what(step: &Step) -> String {
         (None, None, Some(wait)) => wait.words(),
         (None, None, None) => match &step.child {
             Some(child) => match &child.each {
+                Some(each) if let Some(work) = step.call().and_then(|call| call.work(Direction::Do)) => {
+                    format!("for each item of a list, {} at once: {}", each.at_once, call(&work))
+                }
                 Some(each) => format!(
                     "starts an order of {} for each item of a list, {} at once, and waits for their end",
                     child.workflow, each.at_once
@@ -83,7 +86,13 @@ fn lines(workflow: &Workflow, index: usize) -> Vec<String> {
         if let Some(each) = step.each() {
             let part = f64::from(each.tolerate) / 100.0;
             lines.push(format!("if more than {part}% of them fail, {}", after_failure(step.on_failure)));
-            lines.push("undo: each of them is undone".into());
+            lines.extend(step.call().and_then(|call| call.work(Direction::Do)).map(|work| attempts(&work)));
+            let undo = step.call().map(|call| call.work(Direction::Undo));
+            lines.push(match undo {
+                None => "undo: each of them is undone".into(),
+                Some(None) => "there is no undo".into(),
+                Some(Some(undo)) => format!("undo of each of them: {}; {}", call(&undo), attempts(&undo)),
+            });
         } else if step.child.is_some() {
             lines.push(format!("if that order fails, {}", after_failure(step.on_failure)));
             lines.push("undo: that order is undone".into());
@@ -174,7 +183,8 @@ fn ends(workflow: &Workflow) -> String {
         None => (step.fail.is_some() || step.child.is_some()) && step.on_failure == then,
     };
     let (undoing, stopping) = (names(&|step| leads_to(step, Then::Undo)), names(&|step| leads_to(step, Then::Error)));
-    let undone = names(&|step| step.undo.is_some() || step.child.is_some());
+    let has_undo = |step: &Step| step.call().map_or(step.child.is_some(), |call| call.undo.is_some());
+    let undone = names(&|step| step.undo.is_some() || has_undo(step));
     let mut out = String::from("  Processed  once every step has run, was passed over, or failed and was caught\n");
     if !undoing.is_empty() || workflow.deadline.is_some() {
         let of = if undoing.is_empty() { "its deadline".into() } else { undoing };

@@ -29,7 +29,7 @@ pub(super) fn check(
     has_deadline: bool,
     output: Option<(&Mapping, Range<usize>)>,
 ) -> Result<(), Problem> {
-    let has_data = steps.iter().flat_map(|step| {
+    let has_data = steps.iter().map(|step| step.call().unwrap_or(step)).flat_map(|step| {
         let undo = step.undo.as_ref().and_then(|undo| undo.http.as_ref());
         step.http.iter().chain(undo)
     });
@@ -55,7 +55,12 @@ pub(super) fn check(
     for index in 0..steps.len() {
         graph.visit(index, raw)?;
     }
-    (0..steps.len()).try_for_each(|index| graph.read(index, raw[index].get_ref(), config))?;
+    for (index, raw) in raw.iter().enumerate() {
+        graph.read(index, &steps[index], raw.get_ref(), config)?;
+        if let Some(call) = steps[index].call() {
+            graph.read(index, call, raw.get_ref(), config)?;
+        }
+    }
     output.map_or(Ok(()), |(output, at)| graph.returned(output, at, config))
 }
 
@@ -80,9 +85,23 @@ fn one_name_each(raw: &[Spanned<RawStep>]) -> Result<(), Problem> {
 fn keys(raw: &[Spanned<RawStep>], steps: &[Step]) -> Result<(), Problem> {
     let mut seen = BTreeSet::new();
     for (step, raw) in steps.iter().zip(raw) {
+        let is_call = step.call().is_some();
+        let step = step.call().unwrap_or(step);
         let undo = step.undo.as_ref().and_then(|undo| undo.http.as_ref());
         for http in step.http.iter().chain(undo) {
             let Some(key) = http.headers.get(IDEMPOTENCY_KEY) else { continue };
+            let differs = |one: &Reference| matches!(one.path[0].as_str(), "item" | "index" | "order");
+            let is_own = ["{order_id}", "uuid("].iter().any(|own| key.text().contains(own));
+            if is_call && !is_own && !key.references().any(differs) {
+                let message = format!(
+                    "step `{}` sends the same {IDEMPOTENCY_KEY} `{}` for every item, and the service would repeat the answer \
+                     of the first; write another one, for example `${{uuid('{}')}}`",
+                    step.name,
+                    key.text(),
+                    step.name
+                );
+                return Err((raw.get_ref().name.span(), message));
+            }
             // Its own undo is of the same step.
             if !seen.insert(key.text().replace("{step}", &step.name)) {
                 let message = format!(
@@ -102,6 +121,7 @@ fn keys(raw: &[Spanned<RawStep>], steps: &[Step]) -> Result<(), Problem> {
 fn uses_expressions(raw: &RawStep) -> bool {
     let undo = raw.undo.as_ref().map(Spanned::get_ref);
     raw.value.is_some()
+        || raw.each.is_some()
         || raw.lambda.is_some()
         || raw.aws.is_some()
         || raw.fail.is_some()
@@ -260,8 +280,8 @@ impl Graph<'_> {
     }
 
     /// Checks what the expressions of step `index` read.
-    fn read(&self, index: usize, raw: &RawStep, config: &Map<String, Value>) -> Result<(), Problem> {
-        let step = &self.steps[index];
+    fn read(&self, index: usize, step: &Step, raw: &RawStep, config: &Map<String, Value>) -> Result<(), Problem> {
+        let is_call = self.steps[index].call().is_some_and(|call| std::ptr::eq(call, step));
         let known = self.known[index].clone().unwrap_or_default();
         let check = |what: &str,
                      at: Option<std::ops::Range<usize>>,
@@ -271,6 +291,11 @@ impl Graph<'_> {
             let roots: Vec<&str> = match what {
                 "output" | "poll" | "accept" => more.to_vec(),
                 "ask" => vec!["input", "config", "order"],
+                // An order of its own makes the call of an item.
+                _ if is_call => {
+                    let more = more.iter().copied().filter(|root| *root != "links");
+                    ["item", "index", "input", "config", "order", "outputs"].into_iter().chain(more).collect()
+                }
                 _ => ORDER
                     .iter()
                     .copied()

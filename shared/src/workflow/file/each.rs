@@ -1,7 +1,13 @@
-//! The `each` of a step that starts orders.
+//! The `each` of a step that starts orders, or makes calls.
 
-use super::{Problem, RawStep, mapped};
+use super::{Problem, RawStep, RawWorkflow, mapped};
+use crate::retry::Then;
+use crate::step::Direction;
+use crate::time::SignedDuration;
+use crate::workflow::child::Child;
 use crate::workflow::each::{AT_ONCE, Each, MAX_AT_ONCE, MAX_BATCH, WHOLE};
+use crate::workflow::{Step, Workflow};
+use serde_json::{Map, Value};
 use toml::Spanned;
 
 /// The list of a step, if it has one.
@@ -21,8 +27,12 @@ pub(super) fn build(raw: &RawStep) -> Result<Option<Each>, Problem> {
             None => Ok(None),
         };
     };
-    if raw.workflow.is_none() {
-        let message = "a step with `each` starts an order for each item; add `workflow = \"NAME\"`";
+    let others =
+        [raw.value.is_some(), raw.fail.is_some(), raw.wait.is_some(), raw.until.is_some(), raw.event.is_some()];
+    let calls = [raw.agent.is_some(), raw.http.is_some(), raw.lambda.is_some(), raw.aws.is_some()];
+    if raw.workflow.is_none() && !calls.contains(&true) && !others.contains(&true) {
+        let message = "a step with `each` starts an order or makes a call for each item; add `workflow = \"NAME\"`, or \
+                       one of `agent`, `http`, `lambda` and `aws`";
         return Err((list.span(), message.into()));
     }
     match list.get_ref() {
@@ -41,7 +51,9 @@ pub(super) fn build(raw: &RawStep) -> Result<Option<Each>, Problem> {
         },
     };
     let batch = number(raw.batch.as_ref(), "batch", MAX_BATCH)?;
-    if let (Some(_), None, Some((_, Some(span)))) = (batch, &raw.with, keys.iter().find(|(key, _)| *key == "batch")) {
+    if let (Some(_), None, Some(_), Some((_, Some(span)))) =
+        (batch, &raw.with, &raw.workflow, keys.iter().find(|(key, _)| *key == "batch"))
+    {
         let message = "with `batch`, `item` is a list, and an input is a table; write for example \
                        `with = { items = \"${item}\" }`";
         return Err((span.clone(), message.into()));
@@ -68,4 +80,50 @@ fn tolerate(raw: &Spanned<String>) -> Result<u16, Problem> {
     number(text).filter(|_| !text.ends_with(".%")).ok_or_else(|| {
         (raw.span(), format!("`tolerate` cannot be `{text}`; write a part of the list from \"0%\" to \"100%\""))
     })
+}
+
+/// The step that makes `call` for each item: an order of its own does it, whose definition is part of the step's. What is about the list as
+/// a whole stays with the step.
+pub(super) fn of_call(each: Each, call: Step, workflow: &RawWorkflow, config: &Map<String, Value>) -> Step {
+    let work = [call.work(Direction::Do), call.work(Direction::Undo), call.reminder()];
+    let reads_config = work.into_iter().flatten().any(|work| work.reads("config"));
+    let name = format!("{}.{}", workflow.name.get_ref(), call.name);
+    let own = Step {
+        after: Vec::new(),
+        when: None,
+        catch: None,
+        // A failed item is settled: its step decides what that means. Only what cannot be undone waits for a person.
+        on_failure: Then::Undo,
+        ..call.clone()
+    };
+    let definition = Workflow {
+        name: name.clone(),
+        input: None,
+        schema: None,
+        on_failure: Then::Undo,
+        strict_notices: false,
+        tombstones: workflow.tombstones,
+        deadline: None,
+        config: if reads_config { config.clone() } else { Map::new() },
+        output: None,
+        of_item: true,
+        steps: vec![own],
+    };
+    Step {
+        child: Some(Child { workflow: name, each: Some(each), call: Some(Box::new(definition)) }),
+        agent: String::new(),
+        http: None,
+        aws: None,
+        with: None,
+        output: None,
+        remind: None,
+        accept: None,
+        poll: None,
+        heartbeat: None,
+        timeout: SignedDuration::ZERO,
+        late: None,
+        irreversible: false,
+        undo: None,
+        ..call
+    }
 }

@@ -410,11 +410,14 @@ pub struct Act {
     /// For resubmit: JSON input that replaces the order's input for that step
     #[arg(long, value_parser = json)]
     pub input: Option<Value>,
+    /// For resubmit: JSON input of a failed item of a list, after the item's number and `=`; may be repeated
+    #[arg(long = "item", value_name = "N=JSON", value_parser = item, conflicts_with = "input")]
+    pub items: Vec<(String, Value)>,
     /// For mark-done: JSON output that the agent would have returned
     #[arg(long, value_parser = json)]
     pub output: Option<Value>,
     /// For resubmit: first migrate the order to the definition with this hash, or to `latest`
-    #[arg(long, value_name = "HASH", conflicts_with_all = ["step", "input", "output"])]
+    #[arg(long, value_name = "HASH", conflicts_with_all = ["step", "input", "items", "output"])]
     pub to: Option<String>,
     /// Act only if the order is still at this version
     #[arg(long, value_name = "VERSION")]
@@ -442,6 +445,12 @@ pub struct AgentAct {
 fn json(text: &str) -> Result<Value, String> {
     shared::json::check(text.as_bytes()).map_err(|refused| refused.to_string())?;
     serde_json::from_str(text).map_err(|e| format!("not JSON: {e}"))
+}
+
+fn item(text: &str) -> Result<(String, Value), String> {
+    let (number, input) =
+        text.split_once('=').ok_or("write the number of the item, `=` and JSON, such as 17={\"sku\": \"s4\"}")?;
+    Ok((number.to_owned(), json(input)?))
 }
 
 fn time(text: &str) -> Result<Duration, String> {

@@ -187,7 +187,7 @@ pub enum Command {
     /// undo and continues to undo the order; it never turns the order forward again. The answer only says that the act was
     /// accepted; --wait shows the outcome.
     #[command(
-        after_help = "Examples:\n  stepwarden resubmit ORDER_ID --reason \"the bank is back\" --wait\n  stepwarden resubmit ORDER_ID --reason \"the bank is back\"\n  stepwarden resubmit ORDER_ID --step charge --input '{\"amount\": 5}' --reason \"the amount was wrong\"\n  stepwarden resubmit ORDER_ID --to latest --reason \"the workflow file is corrected\""
+        after_help = "Examples:\n  stepwarden resubmit ORDER_ID --reason \"the bank is back\" --wait\n  stepwarden resubmit ORDER_ID --reason \"the bank is back\"\n  stepwarden resubmit ORDER_ID --step charge --input '{\"amount\": 5}' --reason \"the amount was wrong\"\n  stepwarden resubmit ORDER_ID --item '17={\"sku\": \"s4\"}' --reason \"the row was wrong\"\n  stepwarden resubmit ORDER_ID --to latest --reason \"the workflow file is corrected\""
     )]
     Resubmit(Act),
     /// Skip a failed step or a failed undo, or with --step the wait of a step
