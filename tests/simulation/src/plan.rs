@@ -296,6 +296,10 @@ fn below(workflow: &Workflow, all: &[Arc<Workflow>]) -> Vec<Arc<Workflow>> {
         open.extend(child.children().into_iter().map(str::to_owned));
         found.push(child);
     }
+    // Those that make a call for an item are part of a definition.
+    let calls: Vec<_> =
+        found.iter().map(|child| &**child).chain([workflow]).flat_map(Workflow::calls).cloned().collect();
+    found.extend(calls.into_iter().map(Arc::new));
     found
 }
 

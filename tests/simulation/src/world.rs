@@ -436,6 +436,7 @@ impl World {
                 (Some(order), _) => people::input(&self.plan, order.number),
                 // What its parent's step gave it is checked by the tests of lists.
                 (None, Some(_)) => match call!(&self.store, order(task)) {
+                    Ok(Some(order)) if workflow.of_item => order.input["item"].clone(),
                     Ok(Some(order)) => order.input,
                     Ok(None) | Err(_) => unreachable!("it was stored with its task"),
                 },
@@ -481,7 +482,11 @@ impl World {
     pub(crate) fn check_definition(&self, task: &Task) {
         // A child has the one that was pinned with its parent.
         if let Some(link) = &task.parent {
-            let is_pinned = |parent: &Arc<Task>| parent.pins.values().any(|hash| *hash == task.workflow_hash);
+            // Or it is part of its parent's definition, because it makes a call for an item.
+            let calls = self.plan.children.iter().filter(|child| child.of_item).map(|call| call.hash());
+            let calls: Vec<Hash> = calls.collect();
+            let is_pinned =
+                |parent: &Arc<Task>| parent.pins.values().chain(&calls).any(|hash| *hash == task.workflow_hash);
             if !self.history().last(&link.id).is_some_and(is_pinned) {
                 let words = format!("its parent does not pin {}", task.workflow_hash);
                 self.wrong(Rule::Definition, Some(task.id.clone()), words);
