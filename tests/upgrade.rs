@@ -419,7 +419,7 @@ const KNOWN_BEFORE: [(&str, &[&str]); 3] = [
 ];
 /// Fields that the previous version does not know and drops with its next save, and why that does no harm. A field for
 /// which there is no reason must wait for the version after this one.
-const DROPPED_BEFORE: [(&str, &str, &str); 22] = [
+const DROPPED_BEFORE: [(&str, &str, &str); 23] = [
     ("task", "acon", "a repeated act is answered `moved` in place of `repeated`, as by that version"),
     ("task", "act", "a repeated act is answered `moved` in place of `repeated`, as by that version"),
     ("task", "bk", "an act on what was seen before an alert was cleared is answered `moved`, as by that version"),
@@ -433,6 +433,11 @@ const DROPPED_BEFORE: [(&str, &str, &str); 22] = [
         "pa",
         "its child's end would bring no hint, and its record could expire first; deploy this version everywhere before \
          workflows start orders",
+    ),
+    (
+        "task",
+        "rt",
+        "only in orders of definitions with `retention`, which that version refuses to read, and in their children",
     ),
     (
         "task",
@@ -523,6 +528,7 @@ fn with_everything() -> Task {
         alert: Some(Alert { version: 1, step: Some(0), reason: "r".into() }),
         notice_owed: true,
         expires: true,
+        retention: Some(30),
         books: Some((2, 3)),
         events: vec![Arrival {
             name: "n".into(),

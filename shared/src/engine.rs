@@ -297,7 +297,7 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
     pub async fn create(&self, order: &Order, task: &Task) -> Result<Created, Error> {
         let mut task = task.clone();
         task.stamp = self.stamp();
-        task.expires = self.store.expires().await?;
+        task.expires = self.store.expires(&task, self.now()).await?;
         let created = self.store.create(order, &task).await?;
         if created == Created::New {
             self.saved(&Arc::new(task), None);

@@ -118,6 +118,7 @@ fn bare(task: &Task) -> Task {
         alert,
         notice_owed,
         expires,
+        retention,
         books,
         // Addresses that were handed out lead nowhere.
         secret: _,
@@ -161,6 +162,7 @@ fn bare(task: &Task) -> Task {
         alert,
         notice_owed,
         expires,
+        retention,
         books,
         secret: None,
         events: Vec::new(),

@@ -198,6 +198,7 @@ pub fn moved(task: &Task, old: &Workflow, new: &Workflow, now: Timestamp) -> Res
     of_whole(task, new)?;
     let mut next = task.clone();
     next.workflow_hash = new.hash();
+    next.retention = new.retention;
     let steps = new.steps.iter().map(|spec| old.position(&spec.name).map(|index| task.steps[index].clone()));
     next.steps = steps.map(Option::unwrap_or_default).collect();
     for step in &mut next.steps {

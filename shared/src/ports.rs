@@ -111,9 +111,9 @@ pub struct DuePage {
 
 /// Where orders, tasks and workflows are kept.
 pub trait StateStore: Send + Sync {
-    /// Whether records of tasks that ended well are removed after a time, or ever were. If so, new tasks are created
-    /// with [`Task::expires`].
-    fn expires(&self) -> impl Future<Output = Result<bool, Error>> + Send {
+    /// Whether records of tasks that ended well are removed after a time, or ever were, or `task` is the first for which
+    /// its workflow says so. If so, it is created with [`Task::expires`].
+    fn expires(&self, _task: &Task, _now: Timestamp) -> impl Future<Output = Result<bool, Error>> + Send {
         async { Ok(false) }
     }
     /// Writes both records or neither. For a task that expires, it also keeps forever that the id was used: a used id
@@ -218,8 +218,8 @@ pub trait Messenger: Send + Sync {
 }
 
 impl<T: StateStore> StateStore for std::sync::Arc<T> {
-    async fn expires(&self) -> Result<bool, Error> {
-        (**self).expires().await
+    async fn expires(&self, task: &Task, now: Timestamp) -> Result<bool, Error> {
+        (**self).expires(task, now).await
     }
     async fn create(&self, order: &Order, task: &Task) -> Result<Created, Error> {
         (**self).create(order, task).await

@@ -261,6 +261,9 @@ pub struct Task {
     /// record stays, because it prevents a second order under the same idempotency key.
     #[serde(rename = "xp", default, skip_serializing_if = "std::ops::Not::not")]
     pub expires: bool,
+    /// Days until then, if its workflow, or that of the order at the top, says so; else they are the deployment's.
+    #[serde(rename = "rt", default, skip_serializing_if = "Option::is_none")]
+    pub retention: Option<u16>,
     /// First and last of the versions between which the system only did its bookkeeping ([`Task::is_as_seen`]). Valid
     /// while the last is the current version.
     #[serde(rename = "bk", default, skip_serializing_if = "Option::is_none")]
@@ -405,6 +408,7 @@ impl Task {
             alert: None,
             notice_owed: false,
             expires: false,
+            retention: workflow.retention,
             books: None,
             secret: None,
             events: Vec::new(),

@@ -101,6 +101,9 @@ pub struct Workflow {
     /// How long an order may take; once that has passed on the way forward, it fails.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline: Option<SignedDuration>,
+    /// Days that the record of an order is kept after it ended well, in place of the deployment's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retention: Option<u16>,
     /// Values that expressions read as `config`.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub config: Map<String, Value>,

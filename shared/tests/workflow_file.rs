@@ -95,6 +95,10 @@ fn every_refusal_names_its_line_and_says_what_to_write_instead() {
         (with("\"5s\"\nretry", "\"49ms\"\nretry"), 6, &["49ms", "out of range", "50ms to 12h"]),
         (with("\"5s\"\nretry", "\"13h\"\nretry"), 6, &["13h", "out of range", "50ms to 12h"]),
         (with("input = \"order\"", "deadline = \"999ms\""), 2, &["a deadline of 999ms", "write one from 1s to 8784h"]),
+        (with("input = \"order\"", "retention = \"0d\""), 2, &["a retention of `0d`", "1d to 3650d", "\"30d\""]),
+        (with("input = \"order\"", "retention = \"3651d\""), 2, &["a retention of `3651d`", "1d to 3650d"]),
+        (with("input = \"order\"", "retention = \"720h\""), 2, &["a retention of `720h`", "a number of days"]),
+        (with("input = \"order\"", "retention = 30"), 2, &["30 must be a text; write \"30\""]),
         (with("input = \"order\"", "deadline = \"8785h\""), 2, &["a deadline of 8785h", "write one from 1s to 8784h"]),
         (
             with("{ agent = \"inventory\" }", "{ agent = \"inventory\", timeout = \"0s\" }"),

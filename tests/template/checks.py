@@ -578,9 +578,8 @@ def tables_agree_with_the_code(stack):
     for index in state["GlobalSecondaryIndexes"]:
         if index["Projection"] != {"ProjectionType": "KEYS_ONLY"}:
             yield f"State: index {index['IndexName']} holds more than keys"
-    # With nothing to remove it is off, so that what ended under another retention stays as well.
-    expires = stack.parameters["RetentionDays"] not in (0, "0")
-    if state.get("TimeToLiveSpecification") != {"AttributeName": source.TTL, "Enabled": expires}:
+    # A workflow may have a retention of its own, whatever RetentionDays is.
+    if state.get("TimeToLiveSpecification") != {"AttributeName": source.TTL, "Enabled": True}:
         yield f"State: TTL is {state.get('TimeToLiveSpecification')}"
     if "TimeToLiveSpecification" in stack.properties("Orders"):
         yield "Orders: orders are kept for ever"

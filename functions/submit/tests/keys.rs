@@ -241,6 +241,60 @@ async fn more_partitions_of_the_order_table_lose_no_order() {
     }
 }
 
+async fn with_retention(world: &World, retention_days: &str) -> Submit<DynamoStore, SqsMessenger> {
+    let mut submit = World::submit(&world.clients, retention_days, false).await;
+    let text = "name = \"short\"\nretention = \"30d\"\n[[step]]\nname = \"a\"\nagent = \"x\"\ntimeout = \"10s\"\n";
+    let workflow = parse("short.toml", text, Known { agents: &["x"], inputs: &[] }).unwrap();
+    submit.workflows.insert("short".into(), workflow);
+    submit
+}
+
+async fn accept_short(world: &World, key: &str) -> Id {
+    let body = json!({"workflow": "short", "input": {}}).to_string();
+    world.submit.accept("acme", key, submission::parse(body.as_bytes()).unwrap()).await.unwrap()
+}
+
+// M5: the file wins over the deployment, in both directions, and only for its own orders. Their keys stay used.
+#[tokio::test]
+async fn a_workflow_says_how_long_its_orders_are_kept() {
+    const DAY_S: i64 = 86_400;
+    for deployment in ["0", "1", "90"] {
+        let mut world = World::new("0").await;
+        world.submit = with_retention(&world, deployment).await;
+        let id = accept_short(&world, "key-0").await;
+        world.process(&id).await;
+        let other = world.accept(1).await.unwrap();
+        world.process(&other).await;
+        let ended = world.submit.engine.store.load(&id).await.unwrap().unwrap().updated_at;
+        let items = world.items("state").await;
+        let ttl = |id: &Id| {
+            let item = items.iter().find(|item| item["pk"].as_s() == Ok(&id.0)).unwrap();
+            item.get("ttl").map(|ttl| ttl.as_n().unwrap().parse::<i64>().unwrap())
+        };
+        assert_eq!(ttl(&id), Some(ended.as_second() + 30 * DAY_S), "{deployment}");
+        assert_eq!(ttl(&other).is_some(), deployment != "0", "{deployment}");
+        world.expire().await;
+        // The key is used again, for an order of a workflow that says nothing.
+        let body = json!({"workflow": "one", "input": {}}).to_string();
+        let again = world.submit.accept("acme", "key-0", submission::parse(body.as_bytes()).unwrap()).await;
+        assert_eq!(again.unwrap_err().code, "idempotency_key_spent", "{deployment}");
+    }
+}
+
+#[tokio::test]
+async fn an_instance_learns_of_the_first_retention_of_a_workflow() {
+    let mut world = World::new("0").await;
+    let store = Arc::clone(&world.submit.engine).store.clone();
+    let none = store.load(&world.accept(1).await.unwrap()).await.unwrap().unwrap();
+    assert!(!none.expires, "nothing is ever removed");
+    world.submit = with_retention(&world, "0").await;
+    accept_short(&world, "key-0").await;
+    let now = Timestamp::now();
+    let later = |minutes: i64| now + shared::time::SignedDuration::from_mins(minutes);
+    assert!(!store.expires(&none, later(30)).await.unwrap(), "as it learnt before");
+    assert!(store.expires(&none, later(61)).await.unwrap());
+}
+
 // Only a record whose key is kept separately expires: the parameter may be set, and set back, while orders are open.
 #[tokio::test]
 async fn a_retention_that_is_set_later_spares_orders_from_before() {

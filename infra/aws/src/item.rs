@@ -40,6 +40,12 @@ pub const ASIDE: &str = "aside";
 /// Attribute of such a record: whether an operator was alerted.
 pub const ASIDE_TOLD: &str = "aside_told";
 
+/// How long the record of `task` is kept after it ended well, zero for ever: as its workflow says, else as the `deployment` does.
+#[must_use]
+pub fn kept_for(task: &Task, deployment: SignedDuration) -> SignedDuration {
+    task.retention.map_or(deployment, |days| SignedDuration::from_hours(24 * i64::from(days)))
+}
+
 /// The TASK item. `ttl` is set once the task has ended well, owes nothing, and its id is [kept](used_id) elsewhere.
 ///
 /// # Errors
@@ -50,7 +56,7 @@ pub fn from_task(task: &Task, retention: SignedDuration) -> Result<Item, Error> 
         let what = format!("the record of order {}", task.id);
         return Err(Error::TooLarge { what, bytes: json.len(), limit: task.most_bytes() });
     }
-    let state = task.process_state();
+    let (state, retention) = (task.process_state(), kept_for(task, retention));
     let mut item = Item::from([
         ("pk".into(), s(&task.id.0)),
         ("version".into(), n(task.version)),

@@ -265,7 +265,8 @@ impl DynamoStore {
         };
         // What an order started stays as long as that order, all in one partition.
         let oldest = if filter.parent.is_some() { FIRST } else { oldest };
-        let low = sort_from(filter.from.unwrap_or(oldest).max(oldest));
+        // Their workflows may keep some for longer, which a person finds by saying how far back.
+        let low = sort_from(filter.from.unwrap_or(oldest));
         // Orders of the same millisecond as `now` are below this.
         let newest = plus(now, SignedDuration::from_secs(1));
         let mut high = cursor.map_or_else(|| sort_from(filter.to.unwrap_or(newest).min(newest)), str::to_owned);

@@ -22,11 +22,10 @@ use shared::ports::{AttentionIndex, Created, DuePage, Error, Saved, StateStore};
 use shared::registry::Pointers;
 use shared::strain::Strain;
 use shared::task::{Phase, Task, moved};
-use shared::time::{SignedDuration, Timestamp};
+use shared::time::{SignedDuration, Timestamp, plus};
 use shared::workflow::{Hash, Workflow};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use tokio::sync::OnceCell;
 
 /// Name of the due index.
 pub const DUE_INDEX: &str = "due";
@@ -36,6 +35,9 @@ pub const ATTENTION_INDEX: &str = "attention";
 const CONFLICT_ATTEMPTS: u32 = 4;
 /// The condition of every change of a task: the version is the one that was read, and no newer supervisor wrote it.
 pub(crate) const AS_SEEN: &str = "version = :seen AND (attribute_not_exists(lease_token) OR lease_token <= :token)";
+/// How long it counts that ids are not kept separately. Another instance may accept the first order of a workflow with a
+/// retention, whose record goes a day after its end at the earliest.
+const KEEPS_IDS_KNOWN_FOR: SignedDuration = SignedDuration::from_hours(1);
 /// Longest wait of a writer among many, in milliseconds: the time of a few writes, so a hundred rounds take seconds.
 const LONGEST_YIELD_MS: u64 = 60;
 
@@ -50,8 +52,8 @@ pub struct DynamoStore {
     pub(crate) retention: SignedDuration,
     leases: DynamoLeases,
     pub(crate) reads: Reads,
-    /// Whether ids are kept separately, once known.
-    keeps_ids: Arc<OnceCell<bool>>,
+    /// Whether ids are kept separately, as known since then.
+    keeps_ids: Arc<Mutex<Option<(bool, Timestamp)>>>,
 }
 
 impl DynamoStore {
@@ -104,9 +106,9 @@ impl DynamoStore {
 
     /// Once records may have been removed, their ids are checked forever, whatever the retention is now: otherwise an
     /// id without a record would look like one that was never used.
-    async fn learn_keeps_ids(&self) -> Result<bool, Error> {
+    async fn learn_keeps_ids(&self, task: &Task) -> Result<bool, Error> {
         let what = "whether ids are kept apart";
-        if self.retention.is_zero() {
+        if item::kept_for(task, self.retention).is_zero() {
             return Ok(self.record(item::KEEPS_IDS, what).await?.is_some());
         }
         let put = self.client.put_item().table_name(&self.state_table).item("pk", s(item::KEEPS_IDS));
@@ -117,7 +119,7 @@ impl DynamoStore {
     /// The writes that make the outputs beside the record expire with it: with the save that ends the task, and no
     /// longer with the one that turns an ended task to undo. `None` if the save of `item` changes nothing about them.
     fn expiries(&self, task: &Task, item: &Item) -> Option<Vec<TransactWriteItem>> {
-        let expires = task.expires && !self.retention.is_zero();
+        let expires = task.expires && !item::kept_for(task, self.retention).is_zero();
         let ttl = item.get("ttl");
         // Only a person opens an ended order again. The orders that it started are kept for that.
         let is_kept = task.parent.as_ref().is_some_and(|parent| !parent.released)
@@ -218,8 +220,17 @@ impl DynamoStore {
 }
 
 impl StateStore for DynamoStore {
-    async fn expires(&self) -> Result<bool, Error> {
-        self.keeps_ids.get_or_try_init(|| self.learn_keeps_ids()).await.copied()
+    async fn expires(&self, task: &Task, now: Timestamp) -> Result<bool, Error> {
+        let known = *self.keeps_ids.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_new = |at| now < plus(at, KEEPS_IDS_KNOWN_FOR);
+        match known {
+            Some((true, _)) => return Ok(true),
+            Some((false, at)) if task.retention.is_none() && is_new(at) => return Ok(false),
+            Some((false, _)) | None => {}
+        }
+        let keeps = self.learn_keeps_ids(task).await?;
+        *self.keeps_ids.lock().unwrap_or_else(PoisonError::into_inner) = Some((keeps, now));
+        Ok(keeps)
     }
 
     async fn create(&self, order: &Order, task: &Task) -> Result<Created, Error> {

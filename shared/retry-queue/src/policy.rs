@@ -110,6 +110,7 @@ impl Policy {
             tombstones: false,
             schema: None,
             deadline: None,
+            retention: None,
             config: serde_json::Map::new(),
             output: None,
             of_item: false,

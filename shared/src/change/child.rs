@@ -66,6 +66,7 @@ pub(super) fn ask_for(
         priority: task.priority,
         traceparent: task.traceparent.clone(),
         secret: task.secret.as_ref().map(|secret| child::secret(secret, &id)),
+        retention: task.retention,
         id,
     })))
 }

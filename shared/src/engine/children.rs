@@ -149,6 +149,7 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
             traceparent: ask.traceparent.clone(),
             // An order that it starts may need one.
             secret: ask.secret.clone(),
+            retention: ask.retention,
             ..Task::new(new, &workflow, now)
         };
         if phase == Phase::Undone {

@@ -169,4 +169,6 @@ pub struct ToChild {
     pub traceparent: Option<String>,
     /// What the tokens in its addresses are made of.
     pub secret: Option<String>,
+    /// How many days its record is kept: as many as its parent's.
+    pub retention: Option<u16>,
 }

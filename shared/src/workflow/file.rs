@@ -78,6 +78,8 @@ const MAX_TIMEOUT: SignedDuration = SignedDuration::from_hours(12);
 const MIN_TIMEOUT: SignedDuration = SignedDuration::from_millis(50);
 const MAX_WAIT: SignedDuration = SignedDuration::from_hours(24 * 30);
 const MIN_DEADLINE: SignedDuration = SignedDuration::from_secs(1);
+/// The longest retention, in days. The same as `RetentionDays` may have.
+const MAX_RETENTION: u16 = 3650;
 const MAX_DEADLINE: SignedDuration = SignedDuration::from_hours(24 * 366);
 const MAX_ATTEMPTS: u32 = 1000;
 /// Longest definition, in bytes of JSON. It is one item of DynamoDB, whose limit is 400 KB.
@@ -108,6 +110,7 @@ struct RawWorkflow {
     #[serde(default)]
     tombstones: bool,
     deadline: Option<Spanned<SignedDuration>>,
+    retention: Option<Spanned<String>>,
     output: Option<Spanned<toml::Value>>,
     #[serde(default)]
     step: Vec<Spanned<RawStep>>,
@@ -347,6 +350,7 @@ fn build(raw: &RawWorkflow, known: Known<'_>, settings: &Settings) -> Result<Wor
         strict_notices: raw.strict_notices,
         tombstones: raw.tombstones,
         deadline: raw.deadline.as_ref().map(deadline).transpose()?,
+        retention: raw.retention.as_ref().map(retention).transpose()?,
         config,
         output,
         of_item: false,
@@ -545,7 +549,7 @@ fn input(raw: Option<&Spanned<toml::Value>>, known: Known<'_>) -> Result<(Option
 
 /// `[config]` takes every key below it, also one that was meant for the workflow. `text` is the whole file.
 fn check_config(config: Option<&Spanned<toml::Table>>, text: &str) -> Result<(), Problem> {
-    const KEYS: [&str; 10] = [
+    const KEYS: [&str; 11] = [
         "name",
         "input",
         "on_failure",
@@ -554,6 +558,7 @@ fn check_config(config: Option<&Spanned<toml::Table>>, text: &str) -> Result<(),
         "strict_notices",
         "tombstones",
         "deadline",
+        "retention",
         "output",
         "step",
     ];
@@ -576,6 +581,20 @@ fn deadline(raw: &Spanned<SignedDuration>) -> Result<SignedDuration, Problem> {
         return Ok(deadline);
     }
     Err((raw.span(), format!("a deadline of {deadline:#} is out of range; write one from 1s to 8784h")))
+}
+
+/// Whole days: DynamoDB may remove a record a few days late, so anything finer would promise too much.
+fn retention(raw: &Spanned<String>) -> Result<u16, Problem> {
+    let text = raw.get_ref();
+    let days = text.strip_suffix('d').and_then(|days| days.parse().ok());
+    days.filter(|days| (1..=MAX_RETENTION).contains(days)).ok_or_else(|| {
+        (
+            raw.span(),
+            format!(
+                "a retention of `{text}` is not a number of days from 1d to {MAX_RETENTION}d; write for example \"30d\""
+            ),
+        )
+    })
 }
 
 /// A step that calls nothing: it computes, fails, waits or starts another order.

@@ -254,6 +254,7 @@ impl Draw {
             }),
             notice_owed: self.0.bool(),
             expires: self.0.bool(),
+            retention: self.maybe(|draw| draw.small() as u16),
             books: self.maybe(|draw| (draw.number(), draw.number())),
             events: self.many(|draw| Arrival {
                 name: draw.text(),

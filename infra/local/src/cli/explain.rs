@@ -12,6 +12,9 @@ pub fn words(workflow: &Workflow) -> String {
     if let Some(deadline) = workflow.deadline {
         let _ = writeln!(out, "the order fails if it takes longer than {deadline:#}");
     }
+    if let Some(days) = workflow.retention {
+        let _ = writeln!(out, "the record of an order is removed {days} days after it ended well");
+    }
     for (number, &index) in in_order(workflow).iter().enumerate() {
         let step = &workflow.steps[index];
         let _ = writeln!(out, "\n{:>2}  {}: {}", number + 1, step.name, what(step));

@@ -214,11 +214,15 @@ async fn state_table(place: &Place) -> Check {
                     && [Some(&TimeToLiveStatus::Enabled), Some(&TimeToLiveStatus::Enabling)]
                         .contains(&ttl.time_to_live_status())
             });
-            if is_on || place.config.retention.is_zero() {
-                return verdict(&check, None, if is_on { "keys, indexes and TTL" } else { "keys and indexes" }, place);
+            if is_on {
+                return verdict(&check, None, "keys, indexes and TTL", place);
             }
-            let detail = format!("TTL on `{TTL}` is off, so RETENTION_DAYS removes nothing");
-            warn(&check, detail, "enable it on the table, or set RETENTION_DAYS to 0")
+            let detail = format!("TTL on `{TTL}` is off, so no retention removes anything");
+            warn(
+                &check,
+                detail,
+                "enable it on the table; without it, RETENTION_DAYS and the `retention` of a workflow do nothing",
+            )
         }
         Err(error) => refused(&check, &Trouble::new(&error), place),
     }
