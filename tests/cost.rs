@@ -566,6 +566,22 @@ impl Waits {
         (self.bench.meter.lock().unwrap().clone(), before)
     }
 
+    /// What the submissions of [`ORDERS`] orders with this many labels cost.
+    async fn labels(&self, count: usize) -> Meter {
+        self.begin();
+        let labels: Vec<String> = (0..count).map(|n| format!("label-{n}")).collect();
+        for n in 0..ORDERS {
+            let body = json!({"workflow": "plain", "input": {}, "labels": labels}).to_string();
+            let submission = submit::submission::parse(body.as_bytes()).unwrap();
+            let key = format!("labels-{count}-{n}");
+            self.bench.world.submit.accept(shared::order::DEFAULT_TENANT, &key, submission).await.unwrap();
+            self.invoked(true);
+        }
+        let counted = self.bench.meter.lock().unwrap().clone();
+        self.settle().await;
+        counted
+    }
+
     /// A function was invoked, by a request to the API or not.
     fn invoked(&self, by_request: bool) {
         let mut meter = self.bench.meter.lock().unwrap();
@@ -668,6 +684,21 @@ fn chain(name: &str, between: &str) -> String {
         "name = \"{name}\"\ndefault = {{ timeout = \"60s\" }}\n[[step]]\nname = \"a\"\nafter = []\nagent = \"noop\"\n{between}\
          [[step]]\nname = \"b\"\nafter = [\"{after}\"]\nagent = \"noop\"\n"
     )
+}
+
+// J1, M4: a label costs one write of the submission's transaction. Orders without labels are in the tests above.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_cost_sheet_is_what_a_label_costs() {
+    let (waits, prices) = (Waits::start(&[&chain("plain", "")]).await, Prices::read());
+    let (one, eight) = (waits.labels(1).await, waits.labels(8).await);
+    assert_eq!(one.writes, eight.writes, "one transaction");
+    let More { write_units, read_units, sqs_requests, invocations, api_requests } = More::of(&eight, &one, 7);
+    assert_eq!([write_units, read_units, sqs_requests, invocations, api_requests], [2.0, 0.0, 0.0, 0.0, 0.0]);
+    let dollars = write_units * prices.of("million", "write_units");
+    let text = format!(
+        "| | DynamoDB write units | USD a million |\n|---|---|---|\n| a label | {write_units} | {dollars:.2} |\n"
+    );
+    hold("cost.md", "labels", &text);
 }
 
 // J1: what a wait costs is counted like an order, and while it lasts it costs no request.

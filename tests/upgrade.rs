@@ -275,7 +275,7 @@ fn from_later_versions(recorded: &item::Item) -> Vec<(&'static str, item::Item)>
     let mut beside = recorded.clone();
     beside.insert("children".into(), AttributeValue::N("3".into()));
     vec![
-        ("`lb`", changed(recorded, |task| task["lb"] = json!([["vip", 1]]))),
+        ("`zz`", changed(recorded, |task| task["zz"] = json!([["vip", 1]]))),
         ("`rd`", changed(recorded, |task| task["st"][0]["rd"] = json!(60_000))),
         ("`to`", changed(recorded, |task| task["al"] = json!({"v": 1, "r": "why", "to": "ann"}))),
         ("`Accepted`", changed(recorded, |task| task["st"][1] = json!({"state": "Accepted", "a": 1}))),
@@ -426,6 +426,7 @@ const DROPPED_BEFORE: [(&str, &str, &str); 23] = [
     ("task", "df", "only in orders of definitions with `workflow`, which that version refuses to read"),
     ("task", "dl", "only in orders of definitions with a deadline, which that version refuses to read"),
     ("task", "ev", "only in orders of definitions with `event`, which that version refuses to read"),
+    ("task", "lb", "lists no longer find the order by it; deploy this version everywhere before orders have labels"),
     ("task", "mg", "only beside an entry `ow` of the history, which that version refuses to read"),
     ("task", "out", "only in orders of definitions with an `output`, which that version refuses to read"),
     (
@@ -516,6 +517,7 @@ fn with_everything() -> Task {
         ],
         tenant: "acme".into(),
         reference: Some("r".into()),
+        labels: vec!["l".into()],
         reply_queue: Some("q".into()),
         priority: Priority::High,
         traceparent: Some("t".into()),

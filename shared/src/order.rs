@@ -10,6 +10,23 @@ use std::fmt;
 /// Tenant of orders submitted without a token, by callers that IAM authorised or that need no authorisation.
 pub const DEFAULT_TENANT: &str = "default";
 
+/// Most labels of an order.
+pub const MAX_LABELS: usize = 8;
+/// Longest label, in bytes.
+pub const MAX_LABEL: usize = 64;
+
+/// What is wrong with `label`, in words that follow its name.
+#[must_use]
+pub fn label_fault(label: &str) -> Option<String> {
+    match label {
+        "" => Some("must not be empty".into()),
+        _ if label.len() > MAX_LABEL => Some(format!("has {} bytes; the limit is {MAX_LABEL}", label.len())),
+        _ if label.trim() != label => Some("must not begin or end with white space".into()),
+        _ if label.contains(char::is_control) => Some("must not contain control characters".into()),
+        _ => None,
+    }
+}
+
 /// Identity of an order and of its task: `ord_` and 26 characters of Crockford's base 32.
 ///
 /// It is derived from tenant and idempotency key, so that one key can only ever make one order.
@@ -128,6 +145,26 @@ mod tests {
         assert_eq!(Id::parse(&id.0), Some(id));
         for bad in ["", "ord_", "ord_short", "ord_0123456789abcdefghjkmnpqril", "x"] {
             assert_eq!(Id::parse(bad), None, "{bad}");
+        }
+    }
+
+    // M4: what a label may be.
+    #[test]
+    fn a_label_is_short_and_visible() {
+        for good in ["a", "campaign-7", "größer", "a b", "x=y#z", &"x".repeat(MAX_LABEL)] {
+            assert_eq!(label_fault(good), None, "{good}");
+        }
+        let long = "x".repeat(MAX_LABEL + 1);
+        for (bad, words) in [
+            ("", "empty"),
+            (long.as_str(), "has 65 bytes; the limit is 64"),
+            (&"ö".repeat(33), "has 66 bytes"),
+            (" a", "white space"),
+            ("a\u{a0}", "white space"),
+            ("a\nb", "control"),
+            ("a\u{85}b", "control"),
+        ] {
+            assert!(label_fault(bad).is_some_and(|why| why.contains(words)), "{bad:?}");
         }
     }
 

@@ -224,6 +224,9 @@ pub struct Task {
     /// The submitter's own reference.
     #[serde(rename = "ref", default, skip_serializing_if = "Option::is_none")]
     pub reference: Option<String>,
+    /// The submitter's labels, sorted. The orders that it starts have none.
+    #[serde(rename = "lb", default, skip_serializing_if = "Vec::is_empty")]
+    pub labels: Vec<String>,
     /// Registered name of the submitter's response queue.
     #[serde(rename = "rq", default, skip_serializing_if = "Option::is_none")]
     pub reply_queue: Option<String>,
@@ -374,7 +377,7 @@ pub const ERROR_RECORD: usize = 8 * 1024;
 /// Space left free when the history is shortened, so that not every save has to shorten it.
 const SPARE_RECORD: usize = 8 * 1024;
 /// History entries that stay, however little room there is.
-const KEPT_WHEN_FULL: usize = 10;
+pub(crate) const KEPT_WHEN_FULL: usize = 10;
 
 impl Task {
     /// A new task: Pending, no LockedBy, FailureCount 0, version 0.
@@ -397,6 +400,7 @@ impl Task {
             steps: vec![Step::new(); workflow.steps.len()],
             tenant: submission.tenant,
             reference: submission.reference,
+            labels: Vec::new(),
             reply_queue: submission.reply_queue,
             priority: submission.priority,
             traceparent: None,

@@ -44,6 +44,9 @@ pub struct Status {
     pub erased_at: Option<Timestamp>,
     /// The submitter's own reference.
     pub reference: Option<String>,
+    /// The submitter's labels, sorted.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub labels: Vec<String>,
     /// Tenant that owns the order.
     pub tenant: String,
     /// Priority of the order.
@@ -266,6 +269,7 @@ pub fn status(task: &Task, workflow: &Workflow, skew: SignedDuration) -> Status 
         migrating_to: task.migration.as_ref().map(|migration| migration.to.to_string()),
         erased_at: task.erased().map(|entry| entry.at(task.created_at)),
         reference: task.reference.clone(),
+        labels: task.labels.clone(),
         tenant: task.tenant.clone(),
         priority: task.priority,
         traceparent: task.traceparent.clone(),

@@ -62,6 +62,7 @@ function facts({ order }) {
     ["Part of", order.parent ? h("a", { href: `#/orders/${encodeURIComponent(order.parent.order_id)}`, class: "mono" }, order.parent.order_id) : null],
     ["Tenant", order.tenant],
     ["Reference", order.reference],
+    ["Labels", order.labels?.join(", ")],
     ["Priority", order.priority === "normal" ? null : order.priority],
     ["Accepted", [when(order.created_at), " · ", ago(order.created_at), " ago"]],
     ["Changed", [when(order.updated_at), " · ", ago(order.updated_at), " ago"]],

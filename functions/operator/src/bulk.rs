@@ -159,7 +159,7 @@ impl Operator {
             };
             report.name(page.unreadable.into_iter().map(Unreadable::from).chain(damaged));
             for (task, workflow) in &known {
-                if bulk.filter.fits(task, workflow) {
+                if filter.fits_steps(task, workflow) {
                     if report.results.len() == bulk.limit || report.aborted || Instant::now() >= end {
                         return Ok(report);
                     }

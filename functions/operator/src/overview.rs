@@ -1,7 +1,7 @@
 //! What a person looks at first: what waits for them, what is stuck, and why. The number of reads is bounded.
 
 use crate::agents::{Paused, Strained};
-use crate::list::{Row, Unreadable, Wait, failures, row, waits};
+use crate::list::{Row, Unreadable, row};
 use crate::queues::AT_ONCE;
 use crate::{Operator, act};
 use edge::problem::Problem;
@@ -13,6 +13,7 @@ use shared::order::Id;
 use shared::ports::{Error, StateStore};
 use shared::task::{MOVED, ProcessState, Task, URGENT};
 use shared::time::Timestamp;
+use shared::trouble::{Wait, failures, kind, waits};
 use shared::workflow::Workflow;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -342,24 +343,6 @@ fn why(rows: &[Row]) -> Vec<Why> {
     all.into_iter().map(|(why, ..)| why).take(MAX_REASONS).collect()
 }
 
-/// An error without what identifies one order in it: to a person, two errors that differ only in a number or an id are
-/// the same. Words of up to three characters stay, because an HTTP status says what is wrong. The number of calls in
-/// parentheses at the end does not count either.
-fn kind(error: &str) -> String {
-    let error = error.strip_suffix(')').and_then(|text| text.rsplit_once(" (")).map_or(error, |(text, _)| text);
-    let is_name = |c: char| c.is_alphanumeric() || c == '-' || c == '_';
-    let mut kind = String::new();
-    let mut rest = error;
-    while let Some(first) = rest.chars().next() {
-        let end = rest.find(|c| is_name(c) != is_name(first)).unwrap_or(rest.len());
-        let (part, after) = rest.split_at(end);
-        let names_one = is_name(first) && part.chars().count() > 3 && part.contains(|c: char| c.is_ascii_digit());
-        kind.push_str(if names_one { "#" } else { part });
-        rest = after;
-    }
-    kind
-}
-
 /// The open breakers, as reported by the orders that they hold back.
 fn breakers(rows: &[Row]) -> BTreeMap<String, Breaker> {
     let mut all: BTreeMap<String, (Breaker, Timestamp)> = BTreeMap::new();
@@ -394,6 +377,7 @@ mod tests {
             reason: None,
             tenant: "acme".into(),
             reference: None,
+            labels: Vec::new(),
             version: 1,
             failure_count: 0,
             created_at: at,

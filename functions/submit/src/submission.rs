@@ -7,12 +7,12 @@ use edge::http;
 use edge::whole_number;
 use edge::workflows;
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use serde_json::{Value, json};
 use shared::history::shorten;
 use shared::json::{self, Fault};
 use shared::message::{Effect, Wake};
-use shared::order::{Id, Order, canonical_hash};
+use shared::order::{Id, MAX_LABEL, MAX_LABELS, Order, canonical_hash, label_fault};
 use shared::overload::Overload;
 use shared::ports::{Created, Error, Messenger, StateStore};
 use shared::registry::{self, Meaning, Pointer, Pointers};
@@ -57,6 +57,10 @@ pub struct Submission {
     #[serde(default)]
     #[schemars(length(max = MAX_TEXT))]
     pub reference: Option<String>,
+    /// Labels by which lists find the order. Their sequence does not matter.
+    #[serde(default, deserialize_with = "sorted")]
+    #[schemars(length(max = MAX_LABELS), inner(length(min = 1, max = MAX_LABEL)))]
+    pub labels: Vec<String>,
     /// Registered name of the queue that receives the notices.
     #[serde(default)]
     #[schemars(length(max = MAX_QUEUE))]
@@ -71,7 +75,28 @@ pub struct Submission {
 
 impl Submission {
     fn hash(&self, workflow: &str) -> String {
-        content(workflow, &self.input, self.reference.as_deref(), self.reply_queue.as_deref(), self.priority)
+        let (reference, queue) = (self.reference.as_deref(), self.reply_queue.as_deref());
+        content(workflow, &self.input, reference, queue, self.priority, &self.labels)
+    }
+}
+
+fn sorted<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<String>, D::Error> {
+    let mut labels = Vec::<String>::deserialize(from)?;
+    labels.sort();
+    Ok(labels)
+}
+
+fn check_labels(labels: &[String]) -> Result<(), Problem> {
+    let refuse = |detail: String| Err(problem::invalid_field("labels", detail));
+    if labels.len() > MAX_LABELS {
+        return refuse(format!("has {} labels; the limit is {MAX_LABELS}", labels.len()));
+    }
+    if let Some((label, fault)) = labels.iter().find_map(|label| Some((label, label_fault(label)?))) {
+        return refuse(format!("label `{}` {fault}", shorten(&label.escape_debug().to_string(), MAX_LABEL)));
+    }
+    match labels.windows(2).find(|two| two[0] == two[1]) {
+        Some(two) => refuse(format!("label `{}` occurs twice; write it once", two[0])),
+        None => Ok(()),
     }
 }
 
@@ -220,6 +245,7 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
         if submission.reference.as_ref().is_some_and(|r| r.chars().count() > MAX_TEXT) {
             return Err(problem::invalid_field("reference", format!("must have at most {MAX_TEXT} characters")));
         }
+        check_labels(&submission.labels)?;
         input::check(&workflow, &submission.input)?;
         self.with_children(pointers, workflow).await
     }
@@ -320,7 +346,7 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
             let detail = "the store answers so slowly that the workflow may have changed in the meantime; submit again";
             return Err(problem::unavailable(None, detail).retry_after(2));
         }
-        let Submission { workflow: _, input, reference, reply_queue, priority, traceparent } = submission;
+        let Submission { workflow: _, input, reference, labels, reply_queue, priority, traceparent } = submission;
         let new = NewTask {
             id: id.clone(),
             tenant: tenant.to_owned(),
@@ -331,7 +357,7 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
         };
         let secret = workflow.all().any(Workflow::hands_out_addresses).then(stepwarden_aws::config::secret);
         let pins = workflow.below.iter().map(|(name, found)| (name.clone(), found.hash())).collect();
-        let task = Task { traceparent, secret, pins, ..Task::new(new, workflow, now) };
+        let task = Task { traceparent, labels, secret, pins, ..Task::new(new, workflow, now) };
         let order =
             Order { id, tenant: tenant.to_owned(), idempotency_key: key.to_owned(), hash, created_at: now, input };
         for workflow in workflow.all() {
@@ -360,8 +386,9 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
             order.hash
         } else {
             // Without a name it is the same submission whatever the default name is by now.
-            let Task { reference, reply_queue, priority, .. } = task;
-            content(&stored.workflow, &order.input, reference.as_deref(), reply_queue.as_deref(), priority)
+            let Task { reference, reply_queue, priority, labels, .. } = task;
+            let (reference, queue) = (reference.as_deref(), reply_queue.as_deref());
+            content(&stored.workflow, &order.input, reference, queue, priority, &labels)
         };
         self.recognise(&stored, &hash).await?.ok_or_else(|| {
             let detail =
@@ -477,8 +504,13 @@ fn content(
     reference: Option<&str>,
     reply_queue: Option<&str>,
     priority: Priority,
+    labels: &[String],
 ) -> String {
-    canonical_hash(&json!([workflow, input, reference, reply_queue, priority]))
+    // Without labels it is the hash that versions before labels stored.
+    canonical_hash(&match labels {
+        [] => json!([workflow, input, reference, reply_queue, priority]),
+        labels => json!([workflow, input, reference, reply_queue, priority, labels]),
+    })
 }
 
 /// A workflow takes no orders until an operator mends it. The submission is not at fault, so it may be repeated, and a message comes

@@ -4,6 +4,7 @@ mod callbacks;
 mod events;
 mod heartbeats;
 mod keys;
+mod labels;
 mod links;
 mod messages;
 mod notices;

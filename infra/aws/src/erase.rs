@@ -24,6 +24,8 @@ pub struct Kept {
     /// When it was erased with all orders that it started, by whom and why.
     pub erased: Option<(Timestamp, String)>,
     key: Item,
+    /// The keys of the items of its labels.
+    labels: Vec<Item>,
 }
 
 impl Kept {
@@ -34,8 +36,17 @@ impl Kept {
             true => Some((item::time(item, ERASED_AT, &what)?, item::text(item, ERASED, &what)?.to_owned())),
             false => None,
         };
-        let part = |name: &str| item::text(item, name, &what).map(|value| (name.to_owned(), s(value)));
-        Ok(Self { erased, key: Item::from([part("bucket")?, part("sort")?]), id })
+        let (bucket, sort) = (item::text(item, "bucket", &what)?, item::text(item, "sort", &what)?);
+        let key = |bucket: String| Item::from([("bucket".into(), s(bucket)), ("sort".into(), s(sort))]);
+        let labels: Vec<String> = match item.contains_key(item::LABELS) {
+            true => serde_json::from_str(item::text(item, item::LABELS, &what)?)
+                .map_err(|e| item::corrupt(&what, format!("attribute `{}`: {e}", item::LABELS)))?,
+            false => Vec::new(),
+        };
+        // The partition says how many there were when the order was accepted.
+        let number = bucket.split_once('#').and_then(|(_, number)| number.parse().ok()).unwrap_or_default();
+        let labels = labels.iter().map(|label| key(item::labelled(number, label))).collect();
+        Ok(Self { erased, key: key(bucket.to_owned()), labels, id })
     }
 }
 
@@ -117,7 +128,7 @@ impl DynamoStore {
             .expression_attribute_values(":seen", n(seen.version))
             .expression_attribute_values(":token", n(next.lease_token));
         let put = TransactWriteItem::builder().put(put.build().expect("all its parts are set")).build();
-        let order = kept.map(|kept| TransactWriteItem::builder().update(self.erasing(kept, note)).build());
+        let order = kept.into_iter().flat_map(|kept| self.erasing(kept, note));
         let delete = |hash: &Hash| {
             let delete = Delete::builder().table_name(&self.state_table).key("pk", s(item::output_key(&next.id, hash)));
             TransactWriteItem::builder().delete(delete.build().expect("all its parts are set")).build()
@@ -132,12 +143,11 @@ impl DynamoStore {
     /// # Errors
     /// The table failed.
     pub async fn erase_kept(&self, kept: &Kept, note: Option<(Timestamp, &str)>) -> Result<(), Error> {
-        let update = TransactWriteItem::builder().update(self.erasing(kept, note)).build();
-        self.transact(vec![update], &format!("erasing order {}", kept.id)).await.map(drop)
+        self.transact(self.erasing(kept, note), &format!("erasing order {}", kept.id)).await.map(drop)
     }
 
     /// An earlier version reads what is left: an order with the input `null`.
-    fn erasing(&self, kept: &Kept, note: Option<(Timestamp, &str)>) -> Update {
+    fn erasing(&self, kept: &Kept, note: Option<(Timestamp, &str)>) -> Vec<TransactWriteItem> {
         let mut update = Update::builder().table_name(&self.orders_table).set_key(Some(kept.key.clone()));
         let mut set = "SET #input = :null, #hash = :none, #key = :none".to_owned();
         for (name, attribute) in [("#input", "input"), ("#hash", "hash"), ("#key", "idempotency_key")] {
@@ -152,6 +162,16 @@ impl DynamoStore {
                 .expression_attribute_values(":erased", s(text))
                 .expression_attribute_values(":at", n(at.as_millisecond()));
         }
-        update.update_expression(set).build().expect("all its parts are set")
+        if !kept.labels.is_empty() {
+            set += " REMOVE #labels";
+            update = update.expression_attribute_names("#labels", item::LABELS);
+        }
+        let update = update.update_expression(set).build().expect("all its parts are set");
+        let delete = |key: &Item| {
+            let delete = Delete::builder().table_name(&self.orders_table).set_key(Some(key.clone()));
+            TransactWriteItem::builder().delete(delete.build().expect("all its parts are set")).build()
+        };
+        let update = TransactWriteItem::builder().update(update).build();
+        std::iter::once(update).chain(kept.labels.iter().map(delete)).collect()
     }
 }

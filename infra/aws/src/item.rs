@@ -112,6 +112,31 @@ pub fn children_of(id: &Id) -> String {
     format!("children#{id}")
 }
 
+/// The partition of the order table with the orders that have this label, beside the partition `bucket` by time.
+#[must_use]
+pub fn labelled(bucket: u32, label: &str) -> String {
+    format!("label#{bucket:03}#{label}")
+}
+
+/// Attribute of an order with labels: all of them, as JSON. They are needed once its record has expired.
+pub const LABELS: &str = "labels";
+
+/// An item for each label of an order, so that lists find it by label. An order without labels has none of them, nor
+/// has one that an order started.
+#[must_use]
+pub fn labels_of(task: &Task, buckets: u16) -> Vec<Item> {
+    let bucket = task.id.spread() % u32::from(buckets.max(1));
+    let (_, sort) = order_key(&task.id, task.created_at, buckets);
+    let item = |label: &String| {
+        Item::from([
+            ("bucket".into(), s(labelled(bucket, label))),
+            ("sort".into(), s(&sort)),
+            ("tenant".into(), s(&task.tenant)),
+        ])
+    };
+    task.labels.iter().map(item).collect()
+}
+
 /// The key of an output beside the record of the order `id`.
 #[must_use]
 pub fn output_key(id: &Id, hash: &Hash) -> String {

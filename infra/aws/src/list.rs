@@ -10,6 +10,7 @@ use crate::sent::Sent;
 use crate::state_store::{ATTENTION_INDEX, DynamoStore};
 use futures::future::try_join_all;
 use futures::{StreamExt, TryStreamExt, stream};
+pub use shared::filter::Filter;
 use shared::order::Id;
 use shared::ports::{Error, StateStore};
 use shared::task::{MAX_SHARDS, ProcessState, Task};
@@ -27,48 +28,6 @@ const AT_ONCE: usize = 8;
 const MAX_MONTHS: usize = 13;
 /// No order is older: 2026, the year of the first version. Without this an empty list would page through empty months.
 const FIRST: Timestamp = Timestamp::constant(1_767_225_600, 0);
-
-/// Which orders.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Filter {
-    /// In this state.
-    pub state: Option<ProcessState>,
-    /// Only paused ones.
-    pub paused: bool,
-    /// Only those [in which a step waits](Task::is_waiting).
-    pub waiting: bool,
-    /// Of this workflow.
-    pub workflow: Option<String>,
-    /// Of this tenant.
-    pub tenant: Option<String>,
-    /// Only the orders that this one started. Other lists by time do not have them.
-    pub parent: Option<Id>,
-    /// Whose submitter's reference begins with this.
-    pub reference: Option<String>,
-    /// Accepted at or after this time.
-    pub from: Option<Timestamp>,
-    /// Accepted before this time.
-    pub to: Option<Timestamp>,
-}
-
-impl Filter {
-    /// Whether the sparse index of what waits has all that match.
-    fn is_of_waits(&self) -> bool {
-        self.waiting && self.parent.is_none()
-    }
-
-    fn fits(&self, task: &Task) -> bool {
-        self.state.is_none_or(|state| task.process_state() == state)
-            && (!self.paused || task.paused_at.is_some())
-            && (!self.waiting || task.is_waiting())
-            && self.workflow.as_ref().is_none_or(|name| task.workflow == *name)
-            && self.tenant.as_ref().is_none_or(|tenant| task.tenant == *tenant)
-            && self.parent.as_ref().is_none_or(|id| task.parent.as_ref().is_some_and(|parent| parent.id == *id))
-            && self.reference.as_ref().is_none_or(|start| task.reference.as_ref().is_some_and(|r| r.starts_with(start)))
-            && self.from.is_none_or(|from| from <= task.created_at)
-            && self.to.is_none_or(|to| task.created_at < to)
-    }
-}
 
 /// An order whose record cannot be read: a list names it and continues.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -263,7 +222,9 @@ impl DynamoStore {
             SignedDuration::ZERO => FIRST,
             retention => plus(now, SignedDuration::ZERO - retention - SignedDuration::from_hours(24 * 31)),
         };
-        // What an order started stays as long as that order, all in one partition.
+        // These partitions have no months, so one query of each goes back to its beginning.
+        let has_months = filter.parent.is_none() && filter.label.is_none();
+        // What an order started stays as long as that order.
         let oldest = if filter.parent.is_some() { FIRST } else { oldest };
         // Their workflows may keep some for longer, which a person finds by saying how far back.
         let low = sort_from(filter.from.unwrap_or(oldest));
@@ -276,8 +237,8 @@ impl DynamoStore {
             let last = time_of(&high)?;
             // `high` is excluded, so a month's first millisecond belongs to the month before it.
             let month = month_start(plus(last, SignedDuration::from_millis(-1)).max(time_of(&low)?));
-            let floor = if filter.parent.is_some() { low.clone() } else { low.clone().max(sort_from(month)) };
-            let keys = self.orders_between(filter.parent.as_ref(), month, &floor, &high, limit).await?;
+            let floor = if has_months { low.clone().max(sort_from(month)) } else { low.clone() };
+            let keys = self.orders_between(filter, month, &floor, &high, limit).await?;
             if keys.is_empty() {
                 high = floor;
                 months += 1;
@@ -318,18 +279,21 @@ impl DynamoStore {
         Ok(page)
     }
 
-    /// The newest orders of a month with `low <= sort < high`, over all its buckets, or those that `parent` started.
+    /// The newest orders of a month with `low <= sort < high`, over all its buckets, or those that the filter's parent
+    /// started, or those with its label.
     async fn orders_between(
         &self,
-        parent: Option<&Id>,
+        filter: &Filter,
         month: Timestamp,
         low: &str,
         high: &str,
         limit: usize,
     ) -> Result<Vec<OrderKey>, Error> {
-        let buckets = match parent {
-            Some(parent) => vec![item::children_of(parent)],
-            None => (0..self.order_buckets).map(|bucket| item::bucket_name(month, bucket.into())).collect(),
+        let all = (0..self.order_buckets).map(u32::from);
+        let buckets = match (&filter.parent, &filter.label) {
+            (Some(parent), _) => vec![item::children_of(parent)],
+            (None, Some(label)) => all.map(|bucket| item::labelled(bucket, label)).collect(),
+            (None, None) => all.map(|bucket| item::bucket_name(month, bucket)).collect::<Vec<_>>(),
         };
         let one = |bucket: String| async move {
             let what = format!("orders of {bucket}");

@@ -237,12 +237,17 @@ impl StateStore for DynamoStore {
         let what = format!("creating order {}", order.id);
         let order =
             item::from_order(order, self.order_buckets)?.into_iter().chain(self.order_key(task, self.order_buckets));
-        let order: Item = order.collect();
+        let mut order: Item = order.collect();
+        let labels = item::labels_of(task, self.order_buckets);
+        if !labels.is_empty() {
+            order.insert(item::LABELS.into(), crate::control::json(&task.labels));
+        }
         let used = task.expires.then(|| item::used_id(task));
         let task = item::from_task(task, self.retention)?;
         let put = |table: &str, item: Item| Put::builder().table_name(table).set_item(Some(item));
         let first = |item: Item| put(&self.state_table, item).condition_expression("attribute_not_exists(pk)");
         let puts = [put(&self.orders_table, order), first(task)].into_iter().chain(used.map(first));
+        let puts = puts.chain(labels.into_iter().map(|item| put(&self.orders_table, item)));
         let items: Result<Vec<_>, _> =
             puts.map(|put| put.build().map(|put| TransactWriteItem::builder().put(put).build())).collect();
         let items = items.map_err(|e| Error::Unavailable { what: what.clone(), source: Box::new(e) })?;

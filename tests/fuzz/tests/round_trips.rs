@@ -238,6 +238,7 @@ impl Draw {
             steps: self.many(Self::step),
             tenant: self.text(),
             reference: self.maybe(Self::text),
+            labels: self.many(Self::text),
             reply_queue: self.maybe(Self::text),
             priority: self.priority(),
             forward_by: self.maybe(Self::time),

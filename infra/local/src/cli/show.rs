@@ -134,6 +134,7 @@ pub fn order(order: &Status, now: Timestamp) -> String {
         ),
         ("reason", order.reason.clone()),
         ("reference", order.reference.clone()),
+        ("labels", Some(labels(&order.labels))),
         ("created", Some(when(order.created_at, now))),
         ("changed", Some(when(order.updated_at, now))),
         ("deadline", order.deadline.map(|at| when(at, now))),
@@ -161,6 +162,11 @@ pub fn order(order: &Status, now: Timestamp) -> String {
         let _ = writeln!(out, "  event `{}`{by}, key `{}`: {what}", event.name, event.key);
     }
     out
+}
+
+/// Labels as people read them.
+pub fn labels(labels: &[String]) -> String {
+    labels.iter().map(|label| format!("[{label}]")).collect::<Vec<_>>().join(" ")
 }
 
 /// Characters of the longest name of a step.

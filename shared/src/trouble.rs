@@ -1,0 +1,150 @@
+//! What is wrong with an order, or what it waits for: which steps, and which errors count as the same.
+
+use crate::step::{Direction, State, Step};
+use crate::task::{Phase, Task};
+use crate::time::Timestamp;
+use crate::workflow::{self, Workflow};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// A step that waits.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Wait {
+    /// Its name.
+    pub step: String,
+    /// What it waits for, as its workflow says it.
+    pub wait: String,
+    /// Since when (UTC, milliseconds).
+    pub since: Timestamp,
+    /// Until when (UTC, milliseconds).
+    pub until: Timestamp,
+}
+
+/// A failing step.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Trouble {
+    /// Its name.
+    pub step: String,
+    /// The agent that failed.
+    pub agent: String,
+    /// Whether it is its undo.
+    pub undo: bool,
+    /// The last error.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// An open circuit breaker deferred the last attempt. This is not a failure; `error` says what opened the breaker.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub held_back: bool,
+}
+
+/// The steps of `task` that failed, or wait after an unsuccessful attempt. A step that an open breaker holds back has
+/// not failed, but holds its order up all the same.
+#[must_use]
+pub fn trouble(task: &Task, workflow: &Workflow) -> Vec<Trouble> {
+    failures(task, workflow, false)
+}
+
+/// The same, with the steps whose next attempt is in progress: a service that hangs usually keeps its orders there.
+#[must_use]
+pub fn failures(task: &Task, workflow: &Workflow, under_way: bool) -> Vec<Trouble> {
+    let one = |(index, (step, spec)): (usize, (&Step, &workflow::Step))| {
+        let is_held_back = |until: Option<Timestamp>| until.is_some() && step.error.is_some();
+        let direction = match step.state {
+            State::Failed => Direction::Do,
+            // A step that polls waits for its next look.
+            State::Pending { .. } if step.poll_until.is_some() => return None,
+            State::Pending { not_before } if step.failures > 0 || is_held_back(not_before) => Direction::Do,
+            State::Processing { .. } if under_way && step.failures > 0 => Direction::Do,
+            State::UndoFailed => Direction::Undo,
+            State::UndoPending { not_before } if step.undo_failures > 0 || is_held_back(not_before) => Direction::Undo,
+            State::UndoProcessing { .. } if under_way && step.undo_failures > 0 => Direction::Undo,
+            State::Pending { .. }
+            | State::Processing { .. }
+            | State::Waiting { .. }
+            | State::Processed
+            | State::Skipped
+            | State::PassedOver
+            | State::Caught
+            | State::UndoPending { .. }
+            | State::UndoProcessing { .. }
+            | State::Undone => return None,
+        };
+        let agent = spec.work(direction)?.agent.to_owned();
+        let undo = direction == Direction::Undo;
+        let held_back = task.is_held_back(index);
+        Some(Trouble { step: spec.name.clone(), agent, undo, error: step.error.clone(), held_back })
+    };
+    task.steps.iter().zip(&workflow.steps).enumerate().filter_map(one).collect()
+}
+
+/// The steps of `task` that wait, while it goes forward.
+#[must_use]
+pub fn waits(task: &Task, workflow: &Workflow) -> Vec<Wait> {
+    let one = |(step, spec): (&Step, &workflow::Step)| {
+        let State::Waiting { until, .. } = step.state else { return None };
+        let wait = spec.asks().unwrap_or_default();
+        Some(Wait { step: spec.name.clone(), wait, since: step.turn.unwrap_or(task.updated_at), until })
+    };
+    let steps = task.steps.iter().zip(&workflow.steps).filter(|_| task.phase == Phase::Forward);
+    steps.filter_map(one).collect()
+}
+
+/// An error without what identifies one order in it: to a person, two errors that differ only in a number or an id are
+/// the same. Words of up to three characters stay, because an HTTP status says what is wrong. The number of calls in
+/// parentheses at the end does not count either.
+#[must_use]
+pub fn kind(error: &str) -> String {
+    let error = error.strip_suffix(')').and_then(|text| text.rsplit_once(" (")).map_or(error, |(text, _)| text);
+    let is_name = |c: char| c.is_alphanumeric() || c == '-' || c == '_';
+    let mut kind = String::new();
+    let mut rest = error;
+    while let Some(first) = rest.chars().next() {
+        let end = rest.find(|c| is_name(c) != is_name(first)).unwrap_or(rest.len());
+        let (part, after) = rest.split_at(end);
+        let names_one = is_name(first) && part.chars().count() > 3 && part.contains(|c: char| c.is_ascii_digit());
+        kind.push_str(if names_one { "#" } else { part });
+        rest = after;
+    }
+    kind
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::history::{Entry, Kind};
+    use crate::order;
+    use crate::task::{Priority, Submission};
+    use crate::workflow::file::{Known, parse};
+
+    // E4: an open breaker counts no failure, but a person sees what it holds back among what is being retried.
+    #[test]
+    fn a_step_that_was_held_back_is_in_trouble() {
+        let text =
+            "name = \"one\"\n[[step]]\nname = \"a\"\nagent = \"x\"\ntimeout = \"10s\"\nundo = { agent = \"x\" }\n";
+        let workflow = parse("one.toml", text, Known { agents: &["x"], inputs: &[] }).unwrap();
+        let submission = Submission {
+            id: order::Id("ord_1".into()),
+            tenant: "acme".into(),
+            reference: None,
+            reply_queue: None,
+            priority: Priority::Normal,
+            shard: 0,
+        };
+        let mut task = Task::new(submission, &workflow, "2026-01-01T00:00:00Z".parse().unwrap());
+        assert!(trouble(&task, &workflow).is_empty(), "nobody has tried it");
+        task.steps[0].error = Some("the circuit breaker of `x` is open".into());
+        task.steps[0].state = State::UndoPending { not_before: None };
+        assert!(trouble(&task, &workflow).is_empty(), "the error is that of the way forward");
+        let not_before = Some(task.created_at);
+        for (state, undo) in [(State::Pending { not_before }, false), (State::UndoPending { not_before }, true)] {
+            task.steps[0].state = state;
+            let found = trouble(&task, &workflow);
+            assert_eq!(found.iter().map(|one| (one.step.as_str(), one.undo)).collect::<Vec<_>>(), [("a", undo)]);
+            assert!(!found[0].held_back, "nothing says that it was put off");
+            task.log.push(Entry(1, Kind::Deferred, Some(0), 1, None));
+            assert!(trouble(&task, &workflow)[0].held_back);
+            task.log.push(Entry(2, Kind::RetriedNow, Some(0), 1, None));
+            assert!(!trouble(&task, &workflow)[0].held_back, "a person ended the wait");
+        }
+    }
+}
