@@ -10,6 +10,7 @@ use crate::task::Task;
 use crate::time::{SignedDuration, Timestamp};
 use crate::workflow::child::Wish;
 use crate::workflow::{Hash, Workflow};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
@@ -222,7 +223,7 @@ pub struct Act {
 
 /// The kinds of act. A step's name may be omitted if only one step qualifies; a step that waits for a time has to be
 /// named.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum What {
     /// Continue from the failed steps, in the direction that failed. Every step gets its whole retry ladder again.
     Resubmit {

@@ -17,6 +17,7 @@ pub mod expression;
 pub mod filter;
 pub mod history;
 pub mod items;
+pub mod job;
 pub mod json;
 pub mod mend;
 pub mod message;

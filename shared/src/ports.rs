@@ -4,6 +4,8 @@
 //! of them to the same behaviour.
 
 use crate::control::Agents;
+use crate::filter::Filter;
+use crate::job::{Job, JobId, Page};
 use crate::message::Effect;
 use crate::order::{Id, Order};
 use crate::overload::Waits;
@@ -209,6 +211,41 @@ impl<T: AttentionIndex> AttentionIndex for std::sync::Arc<T> {
     async fn attention(&self, limit: u32, cursor: Option<&str>) -> Result<DuePage, Error> {
         (**self).attention(limit, cursor).await
     }
+}
+
+/// A page of the orders that match a filter.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Listed {
+    /// Those whose records can be read, as far as the store applies the filter.
+    pub tasks: Vec<Task>,
+    /// Others, which may match, and why they cannot be read.
+    pub damaged: Vec<(Id, String)>,
+    /// Where the list goes on.
+    pub next: Option<String>,
+}
+
+/// Where [jobs](crate::job) are kept.
+pub trait JobStore: Send + Sync {
+    /// Up to `limit` jobs that have something to do. The index lags; the record is the truth.
+    fn open_jobs(&self, limit: usize) -> impl Future<Output = Result<Vec<JobId>, Error>> + Send;
+    /// The job as the last write left it.
+    fn job(&self, id: &JobId) -> impl Future<Output = Result<Option<Job>, Error>> + Send;
+    /// A page of its orders.
+    fn page(&self, id: &JobId, number: u32) -> impl Future<Output = Result<Option<Page>, Error>> + Send;
+    /// Replaces version `seen` of the job, and with it the page of this number; neither if another version is stored.
+    fn save_job(
+        &self,
+        job: &Job,
+        seen: u64,
+        page: Option<(u32, &Page)>,
+    ) -> impl Future<Output = Result<bool, Error>> + Send;
+    /// A page of the orders that match, from `cursor` on.
+    fn matching(
+        &self,
+        filter: &Filter,
+        now: Timestamp,
+        cursor: Option<&str>,
+    ) -> impl Future<Output = Result<Listed, Error>> + Send;
 }
 
 /// How messages leave.

@@ -3,7 +3,7 @@
 
 use edge::auth::Scopes;
 use edge::problem::{self, CODES};
-use operator::{act, agents, bulk, details, erase, items, list, mend, migrate, overview, queues, workflows};
+use operator::{act, agents, bulk, details, erase, items, jobs, list, mend, migrate, overview, queues, workflows};
 use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, SchemaGenerator};
 use serde_json::{Map, Value, json};
@@ -75,6 +75,25 @@ fn workflow_history() -> Value {
 
 fn order_id() -> Value {
     parameter("path", "order_id", "The order.", reference("Id"))
+}
+
+fn job_id() -> Value {
+    parameter("path", "job_id", "The job.", reference("JobId"))
+}
+
+fn job() -> Value {
+    json!({"job_id": "job_0ttzd2q51jbevbtn21p1csjzdv", "action": "resubmit", "state": "running", "dry_run": false, "by": "ann",
+        "reason": "the bank is back", "orders": "state Error, step charge", "rate_per_s": 40, "abort_after_failures": 10,
+        "found": 15_000, "more": false, "counts": {"good": 4000, "failed": 0, "left_alone": 2}, "created_at": AT, "done_by": AT})
+}
+
+fn job_act(verb: &str, id: &str, summary: &str, says: &str) -> Route {
+    Route::new("post", &format!("/jobs/{{job_id}}/{verb}"), id, "operator", summary)
+        .says(says)
+        .takes([job_id()])
+        .body(reference("WhoAndWhy"), json!({"by": "ann", "reason": "the bank asks for a pause"}))
+        .answers(200, "The job.", "Job", job())
+        .refuses(&["no_such_job", "not_allowed"])
 }
 
 /// The parameters of an address that a step hands out.
@@ -169,6 +188,10 @@ pub fn routes() -> Vec<Route> {
         "description": "A new value for each order. Submitting the same order again under the same key creates no second order and returns the same answer.",
         "schema": {"type": "string", "minLength": 1, "maxLength": MAX_TEXT, "pattern": "^[!-~]([ -~]*[!-~])?$"},
         "example": "order-10248"});
+    let mut job_key = idempotency_key.clone();
+    job_key["description"] =
+        json!("A new value for each job. Under the same key the request finds the job that it started.");
+    job_key["example"] = json!("the-bank-is-back");
     let mut event_key = idempotency_key.clone();
     event_key["description"] = json!("A new value for each event of the order.");
     event_key["example"] = json!("payment-10248");
@@ -313,8 +336,10 @@ pub fn routes() -> Vec<Route> {
                      person.",
                     any(list::MAX_TEXT),
                 ),
+                query("label", "Only orders with this label.", any(shared::order::MAX_LABEL)),
                 query("reference", "Only orders whose reference begins with this text.", any(list::MAX_TEXT)),
                 query("step", "Only orders in which this step is failing or has failed.", any(MAX_NAME)),
+                query("error", "Only orders with this error in such a step. Numbers and ids in it do not matter.", any(300)),
                 query("from", "Only orders accepted at or after this time.", time()),
                 query("to", "Only orders accepted before this time.", time()),
                 query("limit", "Maximum number of orders on the page.", whole(1, MAX_PAGE)),
@@ -338,6 +363,43 @@ pub fn routes() -> Vec<Route> {
                 json!({"dry_run": true, "good": 1, "failed": 0, "aborted": false,
                        "results": [{"order_id": ID, "outcome": "would_apply"}]}),
             ),
+        Route::new("post", "/jobs", "startJob", "operator", "Start one act on many orders")
+            .says(
+                "The system lists the orders that match now, and acts on them at the given rate, whatever becomes of the \
+                 client. An order is acted on only if it still matches when its turn comes, and once at most.",
+            )
+            .takes([job_key])
+            .body(
+                at_home(schema::<jobs::Start>()),
+                json!({"action": "resubmit", "filter": {"state": "Error", "step": "charge"}, "by": "ann",
+                       "reason": "the bank is back", "rate_per_s": 40}),
+            )
+            .answers(202, "The job, new or started before under this key.", "Job", job())
+            .with("Location")
+            .refuses(&["missing_idempotency_key", "invalid_idempotency_key", "not_possible", "no_such_workflow"]),
+        Route::new("get", "/jobs", "listJobs", "operator", "List jobs")
+            .takes([query("cursor", "`next` of the previous page.", any(MAX_CURSOR))])
+            .answers(200, "A page, the newest first. Jobs are kept for 120 days.", "Jobs", json!({"jobs": [job()]})),
+        Route::new("get", "/jobs/{job_id}", "getJob", "operator", "Show a job")
+            .takes([job_id()])
+            .answers(200, "The job with its progress.", "Job", job())
+            .refuses(&["no_such_job"]),
+        Route::new("get", "/jobs/{job_id}/results", "listJobResults", "operator", "List the results of a job")
+            .takes([
+                job_id(),
+                query("page", "`next` of the previous page.", whole(0, u32::MAX as usize)),
+                query("only", "Only orders that were not acted on.", json!({"type": "string", "enum": ["failed"]})),
+            ])
+            .answers(
+                200,
+                "A page: an order each, in the sequence in which the job acts.",
+                "JobResults",
+                json!({"results": [{"order_id": ID, "outcome": "applied", "version": 8}]}),
+            )
+            .refuses(&["no_such_job"]),
+        job_act("pause", "pauseJob", "Pause a job", "No act begins after about a second."),
+        job_act("resume", "resumeJob", "Resume a job", "It goes on where it was."),
+        job_act("abort", "abortJob", "Abort a job", "What was done stays done. The orders to come get no result."),
         Route::new("get", "/agents", "listAgents", "operator", "List agents")
             .answers(
                 200,
@@ -721,6 +783,9 @@ fn schemas() -> Value {
     named::<list::Rows>(&mut writes);
     named::<act::Done>(&mut writes);
     named::<bulk::Report>(&mut writes);
+    named::<jobs::Status>(&mut writes);
+    named::<jobs::Jobs>(&mut writes);
+    named::<jobs::Results>(&mut writes);
     named::<agents::All>(&mut writes);
     named::<agents::Set>(&mut writes);
     named::<redrive::Moved>(&mut writes);

@@ -38,6 +38,11 @@ OPERATOR_ROUTES = {
     "GET /queues",
     "POST /orders/{id}/actions/{action}",
     "POST /bulk",
+    "POST /jobs",
+    "POST /jobs/{id}/{verb}",
+    "GET /jobs",
+    "GET /jobs/{id}",
+    "GET /jobs/{id}/results",
     "GET /agents",
     "POST /agents/{name}/{action}",
     "POST /queues/{name}/redrive",
@@ -723,7 +728,8 @@ def the_supervisor_only_requests_recovery(stack):
     if _may(stack, "Supervisor", "sqs:") != queues:
         yield f"Supervisor: {sorted(_may(stack, 'Supervisor', 'sqs:') ^ queues)}"
     wanted = {(f"dynamodb:{a}", "State") for a in ("GetItem", "BatchGetItem", "PutItem", "UpdateItem")}
-    wanted |= {("dynamodb:GetItem", "Orders"), ("dynamodb:BatchGetItem", "Orders")}
+    # A job lists its orders.
+    wanted |= {(f"dynamodb:{a}", "Orders") for a in ("GetItem", "BatchGetItem", "Query")}
     # What waits is counted from the other index.
     wanted |= {("dynamodb:Query", f"<State.Arn>/index/{index}") for index in ("due", "attention")}
     if _may(stack, "Supervisor", "dynamodb:") != wanted:
@@ -744,8 +750,9 @@ def the_scheduler_never_changes_an_order(stack):
 
 @check
 def the_operator_alone_erases(stack):
-    """An order's input in place, and outputs beside records, which no other function changes or deletes."""
-    wanted = {("Operator", "dynamodb:UpdateItem", "Orders"), ("Operator", "dynamodb:DeleteItem", "<State.Arn>/output#*")}
+    """An order's input in place, and what is beside it and its record, which no other function changes or deletes."""
+    deletes = {("Operator", "dynamodb:DeleteItem", r) for r in ("<State.Arn>/output#*", "<Orders.Arn>/label#*")}
+    wanted = {("Operator", "dynamodb:UpdateItem", "Orders"), *deletes}
     changes = {"dynamodb:DeleteItem", "dynamodb:BatchWriteItem"}
     found = {(f, a, r) for f in functions(stack) for a, r in _may(stack, f, "dynamodb:") if a in changes or (a, r) == ("dynamodb:UpdateItem", "Orders")}
     if found != wanted:

@@ -86,6 +86,7 @@ codes! {
     too_many_events = "too_many_events", 429, "The order keeps no more events";
     order_moved = "order_moved", 409, "The order has changed";
     not_allowed = "not_allowed", 409, "The order's state does not allow this";
+    no_such_job = "no_such_job", 404, "There is no such job";
     no_such_workflow = "no_such_workflow", 404, "There is no such workflow or definition";
     invalid_workflow = "invalid_workflow", 422, "The workflow file is wrong";
     workflow_moved = "workflow_moved", 409, "The workflow has changed";

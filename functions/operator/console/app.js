@@ -8,12 +8,13 @@ import { orders } from "./orders.js";
 import { order } from "./order.js";
 import { system, troubles } from "./system.js";
 import { workflow, workflows } from "./workflows.js";
+import { job, jobs } from "./jobs.js";
 
 const TICK_MS = 1000;
 const STALE_MS = 15_000;
 const KEYS = [
   ["/", "search"], ["j  k", "next, previous row"], ["Enter", "open the row"], ["Esc", "back to the orders; close a dialog"],
-  ["n  p", "older, newer page"], ["f", "filters"], ["b", "act on all orders that match the filters"], ["r", "resubmit the order"], ["g o", "orders"], ["g w", "workflows"], ["g s", "system"],
+  ["n  p", "older, newer page"], ["f", "filters"], ["b", "act on all orders that match the filters"], ["r", "resubmit the order"], ["g o", "orders"], ["g w", "workflows"], ["g j", "jobs"], ["g s", "system"],
   ["u", "update now"], ["?", "show these keys"],
 ];
 
@@ -46,7 +47,7 @@ function route() {
   const [where, query = ""] = location.hash.replace(/^#\/?/, "").split("?");
   const [name, id] = where.split("/");
   const parameters = Object.fromEntries(new URLSearchParams(query));
-  const view = name === "system" ? system : name === "workflows" ? (id ? workflow : workflows) : name === "orders" && id ? order : orders;
+  const view = name === "system" ? system : name === "workflows" ? (id ? workflow : workflows) : name === "jobs" ? (id ? job : jobs) : name === "orders" && id ? order : orders;
   // The same view with other parameters keeps its place on the screen, and the focus in it.
   if (app.view?.make === view && app.view.id === id) {
     if (app.view.query !== query) app.view.change?.(parameters);
@@ -79,12 +80,12 @@ function top() {
   const wrong = troubles(app).length;
   const tab = (href, name, current, badge, what) =>
     h("a", { href, "aria-current": current ? "page" : null }, name, badge ? h("b", { class: "badge", "aria-label": `, ${badge} ${what}` }, badge) : null);
-  const [isSystem, isWorkflow] = [app.view?.make === system, [workflow, workflows].includes(app.view?.make)];
+  const [isSystem, isWorkflow, isJob] = [app.view?.make === system, [workflow, workflows].includes(app.view?.make), [job, jobs].includes(app.view?.make)];
   document.title = `${people ? `(${people}) ` : ""}${app.view?.title ?? "Orders"} · Stepwarden`;
   show(
     document.getElementById("top"),
     h("a", { class: "brand", href: "#/orders" }, h("img", { src: "console/icon.svg", alt: "", width: 20, height: 20 }), "Stepwarden"),
-    h("nav", { "aria-label": "Views" }, tab("#/orders", "Orders", !isSystem && !isWorkflow, people, "wait for a person"), tab("#/workflows", "Workflows", isWorkflow), tab("#/system", "System", isSystem, wrong, "need attention")),
+    h("nav", { "aria-label": "Views" }, tab("#/orders", "Orders", !isSystem && !isWorkflow && !isJob, people, "wait for a person"), tab("#/jobs", "Jobs", isJob), tab("#/workflows", "Workflows", isWorkflow), tab("#/system", "System", isSystem, wrong, "need attention")),
     h("span", { class: `pill ${looks}`, role: "status", title: words }, h("i", { "aria-hidden": "true" }), h("span", {}, words)),
     token.get() && h("button", { class: "quiet", onclick: () => { token.drop(); signIn("You signed out."); app.refresh(); } }, "Sign out"),
     h("button", { class: "quiet key", onclick: help, "aria-label": "Keys", title: "Keys (?)" }, "?"),
@@ -132,7 +133,7 @@ document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
   if (event.key === "Escape" && typing) return void event.target.blur();
   if (typing) return;
-  const jump = leader ? { o: () => app.go("#/orders"), w: () => app.go("#/workflows"), s: () => app.go("#/system") }[event.key] : null;
+  const jump = leader ? { o: () => app.go("#/orders"), w: () => app.go("#/workflows"), j: () => app.go("#/jobs"), s: () => app.go("#/system") }[event.key] : null;
   leader = event.key === "g";
   const act = jump ?? app.view?.keys?.[event.key] ?? {
     "?": help,

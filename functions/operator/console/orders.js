@@ -7,7 +7,7 @@ import { troubles } from "./system.js";
 import { bulk } from "./bulk.js";
 
 const STATES = ["Pending", "Processing", "Waiting", "Error", "Undoing", "Undone", "Processed", "Paused"];
-const FILTERS = ["state", "workflow", "tenant", "reference", "step", "from"];
+const FILTERS = ["state", "workflow", "tenant", "label", "reference", "step", "error", "from"];
 const PAGE = 50;
 // A page looks at 500 orders at most; so many pages are looked at before a person is asked whether to go on.
 const PAGES = 4;
@@ -31,9 +31,10 @@ async function load(parameters, signal) {
 }
 
 /** Why some orders are where they are, a line each. */
-function reasons(group, looks, state) {
+function reasons(app, group, looks, state) {
   const line = (why, n) => {
-    const to = why.count === 1 ? `#/orders/${why.order_id}` : link({ state, workflow: why.workflow, step: why.step });
+    const filter = { state, workflow: why.workflow, step: why.step, error: why.error };
+    const to = why.count === 1 ? `#/orders/${why.order_id}` : link(filter);
     return h(
       "li",
       { "data-key": `${looks}-${why.workflow}-${why.step}-${why.undo}-${n}` },
@@ -42,6 +43,7 @@ function reasons(group, looks, state) {
         h("span", { class: "where" }, why.step ? [why.undo ? "undo of " : "", h("strong", {}, why.step), why.agent !== why.step ? ` (${why.agent})` : ""] : why.workflow),
         h("span", { class: "error" }, prose(why.error ?? "no reason recorded")),
         h("span", { class: "since" }, "since ", age(why.since))),
+      h("button", { type: "button", class: "quiet", title: "Start a job for all orders with this cause", onclick: () => bulk(filter, app.refresh, state ? "resubmit" : "retry-now") }, "Act on all…"),
     );
   };
   const rest = group.why.length - MOST_REASONS;
@@ -49,9 +51,10 @@ function reasons(group, looks, state) {
 }
 
 /** Where orders wait, a line for each step, the longest wait first. */
-function waits(steps) {
+function waits(app, steps) {
   const line = (at) => {
-    const to = at.count === 1 ? `#/orders/${at.order_id}` : link({ state: "Waiting", workflow: at.workflow, step: at.step });
+    const filter = { state: "Waiting", workflow: at.workflow, step: at.step };
+    const to = at.count === 1 ? `#/orders/${at.order_id}` : link(filter);
     return h(
       "li",
       { "data-key": `waits-${at.workflow}-${at.step}-${at.wait}` },
@@ -60,6 +63,7 @@ function waits(steps) {
         h("span", { class: "where" }, h("strong", {}, at.step), ` of ${at.workflow}`),
         h("span", { class: "error" }, prose(at.wait), ", next end ", when(at.until)),
         h("span", { class: "since" }, "since ", age(at.since))),
+      h("button", { type: "button", class: "quiet", title: "Start a job for all orders that wait here", onclick: () => bulk(filter, app.refresh, "skip") }, "Act on all…"),
     );
   };
   const rest = steps.length - MOST_REASONS;
@@ -74,17 +78,17 @@ function brief(app) {
   if (all.waiting.count) {
     const verb = all.waiting.count === 1 && !all.waiting.more ? "waits" : "wait";
     parts.push(h("h2", { class: "bad" }, h("a", { href: link({ state: "Error" }) }, `${many(all.waiting.count, "order", all.waiting.more)} ${verb} for a person`)));
-    parts.push(reasons(all.waiting, "bad", "Error"));
+    parts.push(reasons(app, all.waiting, "bad", "Error"));
   }
   if (all.retrying.count) {
     const verb = all.retrying.count === 1 ? "is" : "are";
     parts.push(h("h2", { class: "warn" }, `${many(all.retrying.count, "order", all.retrying.more)} ${verb} being retried`));
-    parts.push(reasons(all.retrying, "warn"));
+    parts.push(reasons(app, all.retrying, "warn"));
   }
   if (all.paused.count) parts.push(h("h2", { class: "pause" }, h("a", { href: link({ state: "Paused" }) }, `${many(all.paused.count, "order", all.paused.more)} paused`)));
   const waiting = all.waits?.count ? [
     h("h2", {}, h("a", { href: link({ state: "Waiting" }) }, `${many(all.waits.count, "order", all.waits.more)} ${all.waits.count === 1 && !all.waits.more ? "waits" : "wait"} in a step`)),
-    waits(all.waits.steps),
+    waits(app, all.waits.steps),
   ] : [];
   if (wrong.length) parts.push(h("h2", {}, h("a", { href: "#/system" }, "The system")), h("ul", { class: "reasons" }, wrong.map((one) => h("li", {}, h("a", { href: "#/system", class: `why ${one.looks}` }, h("b", { class: "n" }, "!"), h("span", { class: "where" }, h("strong", {}, one.what)), h("span", { class: "error" }, one.why))))));
   if (!parts.length) parts.push(h("p", { class: "verdict good" }, h("i", { "aria-hidden": "true" }, "✓"), "Nothing waits for a person, and nothing is stuck."));
@@ -101,7 +105,7 @@ export function orders(app, parameters) {
   const before = [];
   let isWide = false;
   let shown;
-  const seen = { workflows: new Set(["order"]), tenants: new Set() };
+  const seen = { workflows: new Set(["order"]), tenants: new Set(), labels: new Set() };
   const view = {
     title: "Orders",
     polls: [],
@@ -172,6 +176,7 @@ export function orders(app, parameters) {
       h("button", { type: "button", class: "only-phone", "aria-expanded": String(isWide), onclick: () => { isWide = !isWide; view.render(); } }, isWide ? "Fewer filters" : "More filters"),
       text("workflow", "Workflow", seen.workflows),
       text("tenant", "Tenant", seen.tenants),
+      text("label", "Label", seen.labels),
       text("step", parameters.state === "Waiting" ? "Waiting step" : "Failing step"),
       h("label", { class: "filter" }, h("span", {}, "Accepted since"),
         h("input", { id: "f-from", type: "datetime-local", onchange: (event) => go({ from: event.target.value }) })),
@@ -192,7 +197,7 @@ export function orders(app, parameters) {
       { "data-key": one.order_id },
       h("a", { class: `row ${look(one.state)}`, href: `#/orders/${one.order_id}` },
         h("span", { class: "c-state" }, label(one.paused_at ? "Paused" : one.state, isRetrying)),
-        h("span", { class: "c-id" }, h("span", { class: "mono", title: one.order_id }, short(one.order_id)), one.reference ? h("span", { class: "ref", title: one.reference }, one.reference) : null),
+        h("span", { class: "c-id" }, h("span", { class: "mono", title: one.order_id }, short(one.order_id)), one.reference ? h("span", { class: "ref", title: one.reference }, one.reference) : null, one.labels?.length ? h("span", { class: "ref", title: one.labels.join(", ") }, one.labels.join(", ")) : null),
         h("span", { class: "c-flow" }, one.workflow, one.tenant === "default" ? null : h("span", { class: "tenant" }, one.tenant)),
         h("span", { class: `c-why ${isRetrying ? "warn" : look(one.state)}`, title: first?.error ?? one.reason ?? null }, why ?? ""),
         h("span", { class: "c-tries" }, one.failure_count || ""),
@@ -211,6 +216,7 @@ export function orders(app, parameters) {
     for (const one of rows) {
       seen.workflows.add(one.workflow);
       seen.tenants.add(one.tenant);
+      for (const label of one.labels ?? []) seen.labels.add(label);
     }
     const next = pages?.at(-1).next;
     const any = FILTERS.some((name) => parameters[name]);

@@ -30,6 +30,7 @@ const FILES: &[File] = files! {
     "dialog.js": SCRIPT,
     "acts.js": SCRIPT,
     "bulk.js": SCRIPT,
+    "jobs.js": SCRIPT,
     "orders.js": SCRIPT,
     "order.js": SCRIPT,
     "timeline.js": SCRIPT,

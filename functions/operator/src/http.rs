@@ -6,7 +6,7 @@ use crate::mend::{self, Mend};
 use crate::migrate::{self, Migrate};
 use crate::queues::{Leases, Queues};
 use crate::workflows::{Activation, VERBS};
-use crate::{Operator, console, items, list};
+use crate::{Operator, console, items, jobs, list};
 use aws_lambda_events::encodings::Body;
 use aws_lambda_events::event::apigw::{ApiGatewayV2httpRequest, ApiGatewayV2httpResponse};
 use edge::http::{body, caller, check_media_type, header, json_answer, read, refuse, traced, traceparent};
@@ -14,6 +14,7 @@ use edge::problem::{self, Problem};
 use edge::{auth, query};
 use serde::de::DeserializeOwned;
 use shared::decision::Act;
+use shared::job::Control;
 use shared::operator::Outcome;
 use shared::order::Id;
 use shared::registry::Change;
@@ -32,9 +33,11 @@ pub fn takes(event: &ApiGatewayV2httpRequest) -> bool {
     match parts.as_slice() {
         ["orders"] => event.request_context.http.method == "GET",
         ["orders", _, "actions", ..] | ["orders", _, "erasure"] => true,
-        ["bulk" | "charts" | "agents" | "queues" | "leases" | "overview" | "details" | "workflows" | "console", ..] => {
-            true
-        }
+        [
+            "bulk" | "jobs" | "charts" | "agents" | "queues" | "leases" | "overview" | "details" | "workflows"
+            | "console",
+            ..,
+        ] => true,
         _ => false,
     }
 }
@@ -68,6 +71,10 @@ fn span(event: &ApiGatewayV2httpRequest) -> Span {
         ["orders", _, "actions", _] => "/orders/{order_id}/actions/{action}",
         ["orders", _, "erasure"] => "/orders/{order_id}/erasure",
         ["bulk"] => "/bulk",
+        ["jobs"] => "/jobs",
+        ["jobs", _, "pause"] => "/jobs/{job_id}/pause",
+        ["jobs", _, "resume"] => "/jobs/{job_id}/resume",
+        ["jobs", _, "abort"] => "/jobs/{job_id}/abort",
         ["agents", _, "pause"] => "/agents/{name}/pause",
         ["agents", _, "resume"] => "/agents/{name}/resume",
         ["queues", _, "redrive"] => "/queues/{name}/redrive",
@@ -110,7 +117,10 @@ async fn route(operator: &Operator, event: &ApiGatewayV2httpRequest) -> Result<A
         ["orders", _, "erasure"] => auth::check(event, &operator.scopes.erasure)?,
         _ => auth::check(event, &operator.scopes.operator)?,
     }
-    if !matches!(parts.as_slice(), ["orders"] | ["workflows", _] | ["details", _, "items", _]) {
+    if !matches!(
+        parts.as_slice(),
+        ["orders" | "jobs"] | ["workflows", _] | ["details", _, "items", _] | ["jobs", _, "results"]
+    ) {
         query::read(event, &[])?;
     }
     match (method, parts.as_slice()) {
@@ -136,6 +146,29 @@ async fn route(operator: &Operator, event: &ApiGatewayV2httpRequest) -> Result<A
             let report = Box::pin(operator.bulk(&parse(event)?, caller(event))).await?;
             traces::set("orders", report.results.len() as i64);
             Ok(json_answer(200, &report, &[]))
+        }
+        ("GET", ["jobs"]) => {
+            let query = query::read(event, &["cursor"])?;
+            Ok(json_answer(200, &operator.jobs(&query).await?, &[]))
+        }
+        ("POST", ["jobs"]) => {
+            query::read(event, &[])?;
+            let start = parse_up_to(event, jobs::MAX_BODY)?;
+            let job = Box::pin(operator.start_job(header(event, "idempotency-key"), &start, caller(event))).await?;
+            Ok(json_answer(202, &job, &[("location", &format!("/jobs/{}", job.job_id))]))
+        }
+        ("GET", ["jobs", id]) => Ok(json_answer(200, &operator.job(id).await?, &[])),
+        ("GET", ["jobs", id, "results"]) => {
+            let query = query::read(event, &jobs::PARAMETERS)?;
+            Ok(json_answer(200, &operator.job_results(id, &query).await?, &[]))
+        }
+        ("POST", ["jobs", id, verb @ ("pause" | "resume" | "abort")]) => {
+            let what = match *verb {
+                "pause" => Control::Pause,
+                "resume" => Control::Resume,
+                _ => Control::Abort,
+            };
+            Ok(json_answer(200, &operator.control_job(id, what, &parse(event)?, caller(event)).await?, &[]))
         }
         ("GET", ["details", id]) => Ok(json_answer(200, &operator.details(id).await?, &[])),
         ("GET", ["details", id, "record"]) => Ok(json_answer(200, &operator.record(id).await?, &[])),
@@ -180,11 +213,12 @@ async fn route(operator: &Operator, event: &ApiGatewayV2httpRequest) -> Result<A
         }
         ("GET", ["charts"]) => Ok(json_answer(200, &operator.last_hour(Timestamp::now()).await?, &[])),
         ("GET", ["leases"]) => Ok(json_answer(200, &Leases { leases: operator.leases().await? }, &[])),
-        (_, ["orders" | "workflows"]) => Err(problem::wrong_method("GET, POST")),
+        (_, ["orders" | "workflows" | "jobs"]) => Err(problem::wrong_method("GET, POST")),
         (
             _,
             ["agents" | "charts" | "leases" | "queues" | "overview" | "console"]
-            | ["details" | "console", _]
+            | ["details" | "console" | "jobs", _]
+            | ["jobs", _, "results"]
             | ["details", _, "record"]
             | ["details", _, "items", _]
             | ["workflows", _],
@@ -195,6 +229,7 @@ async fn route(operator: &Operator, event: &ApiGatewayV2httpRequest) -> Result<A
             ["orders", _, "actions", _]
             | ["orders", _, "erasure"]
             | ["bulk"]
+            | ["jobs", _, "pause" | "resume" | "abort"]
             | ["agents", _, "pause" | "resume"]
             | ["queues", _, "redrive"],
         ) => Err(problem::wrong_method("POST")),

@@ -15,6 +15,7 @@ pub mod details;
 pub mod erase;
 pub mod http;
 pub mod items;
+pub mod jobs;
 pub mod list;
 pub mod mend;
 pub mod migrate;

@@ -9,7 +9,7 @@ use operator::deployment::{self, layer};
 use operator::{Operator, http};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
-use stepwarden_aws::config::{lease_name, number};
+use stepwarden_aws::config::{JOB_LEASE, lease_name, number};
 use stepwarden_aws::{Clients, Config, engine, metrics, telemetry, traces, wall_clock};
 
 /// API Gateway's request, or CloudFormation's. The first has none of the second's fields, whatever a caller sends.
@@ -35,7 +35,7 @@ async fn main() -> Result<(), Error> {
     traces::init(&config.instance);
     let clients = Clients::from_env().await;
     let groups: u16 = number(|name: &str| std::env::var(name).ok(), "SUPERVISOR_GROUPS", 1, 1, 256)?;
-    let leases = (0..groups).map(lease_name).collect();
+    let leases = (0..groups).map(lease_name).chain([JOB_LEASE.to_owned()]).collect();
     let engine = Arc::new(engine(&config, &clients, wall_clock()));
     let scopes = Scopes::from_lookup(|name| std::env::var(name).ok())?;
     let is_active = std::env::var("ACTIVE").as_deref() != Ok("false");

@@ -181,18 +181,28 @@ impl Operator {
 
     /// The hash that `to` means for an order, of a definition that is stored and that can run here.
     async fn target(&self, task: &Task, to: &str) -> Result<Hash, Problem> {
-        let name = &task.workflow;
-        let hash = match to {
+        let hash = self.meant(&task.workflow, to).await?;
+        // Nothing changes for an order that stays, so its definition need not fit any more.
+        if hash == task.workflow_hash { Ok(hash) } else { self.runnable(&task.workflow, hash).await }
+    }
+
+    /// The same for orders of the workflow called `name`.
+    pub(crate) async fn definition_of(&self, name: &str, to: &str) -> Result<Hash, Problem> {
+        let hash = self.meant(name, to).await?;
+        self.runnable(name, hash).await
+    }
+
+    async fn meant(&self, name: &str, to: &str) -> Result<Hash, Problem> {
+        match to {
             LATEST => self.seen().await?.row(name).and_then(|row| row.hash).ok_or_else(|| {
                 let detail = format!("workflow `{name}` takes no orders, so it has no latest definition; write a hash");
                 problem::invalid_field("to", detail)
-            })?,
-            hash => Hash(hash.to_owned()),
-        };
-        // Nothing changes for an order that stays, so its definition need not fit any more.
-        if hash == task.workflow_hash {
-            return Ok(hash);
+            }),
+            hash => Ok(Hash(hash.to_owned())),
         }
+    }
+
+    async fn runnable(&self, name: &str, hash: Hash) -> Result<Hash, Problem> {
         let found = self.kept_or_deployed(name, &hash).await.map_err(|problem| match problem.code {
             "no_such_workflow" => problem::invalid_field("to", problem.detail),
             _ => problem,

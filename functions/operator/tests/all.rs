@@ -5,6 +5,7 @@ mod common;
 mod deployment;
 mod erase;
 mod handlers;
+mod jobs;
 mod labels;
 mod mend;
 mod migrate;

@@ -11,6 +11,7 @@
 
 pub mod ages;
 pub mod dead_letters;
+pub mod jobs;
 mod strain;
 
 use leader::{Hold, Lease, LeaseStore};

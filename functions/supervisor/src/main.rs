@@ -7,6 +7,7 @@ use stepwarden_aws::config::number;
 use stepwarden_aws::redrive::Redriver;
 use stepwarden_aws::telemetry::Chain;
 use stepwarden_aws::{Clients, Config, engine, metrics, telemetry, traces, wall_clock};
+use supervisor::jobs::Worker;
 use supervisor::{Places, Settings, Supervisor, Sweep, ages, dead_letters};
 use tokio::time::Instant;
 
@@ -14,6 +15,8 @@ use tokio::time::Instant;
 const LEASE_LIFE: Duration = Duration::from_secs(60);
 /// Time for the last page of an invocation, for giving the leases back, and for the ages of orders.
 const LAST_PAGE: Duration = Duration::from_secs(10);
+/// Time for the last chunk of jobs, and for what follows it.
+const LAST_CHUNK: Duration = Duration::from_secs(3);
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Error> {
@@ -44,16 +47,32 @@ async fn main() -> Result<(), Error> {
         let places_of = || places.lock().unwrap_or_else(PoisonError::into_inner);
         let left = std::mem::take(&mut *places_of());
         let mut supervisor = Supervisor::new(engine, settings).stopping_at(stop_at).going_on(left);
-        let swept = Box::pin(supervisor.patrol(every, until)).await;
-        *places_of() = supervisor.places();
-        // Only the leader, because once is enough.
-        if let Ok(Sweep { stood_by: false, .. }) = swept {
-            let measured = Box::pin(ages::measure(engine, settings.shards));
-            let (measured, waits, _) =
-                tokio::join!(measured, Box::pin(ages::waits(engine)), dead_letters::tell(redriver));
-            for error in [measured.err(), waits.err()].into_iter().flatten() {
-                tracing::warn!(error = %Chain(&error), "the ages of orders could not be measured");
+        // A job goes on by itself for as long as the invocation may last, so that it keeps its rate from one to the next.
+        let jobs_until = Instant::now() + deadline.duration_since(SystemTime::now()).unwrap_or_default();
+        let jobs_until = jobs_until.checked_sub(LAST_CHUNK);
+        let worker = Worker::new(engine, LEASE_LIFE);
+        let work = async {
+            let worked = worker.work(jobs_until).await;
+            worker.release().await;
+            worked
+        };
+        let sweeps = async {
+            let swept = Box::pin(supervisor.patrol(every, until)).await;
+            *places_of() = supervisor.places();
+            // Only the leader, because once is enough.
+            if let Ok(Sweep { stood_by: false, .. }) = swept {
+                let measured = Box::pin(ages::measure(engine, settings.shards));
+                let (measured, waits, _) =
+                    tokio::join!(measured, Box::pin(ages::waits(engine)), dead_letters::tell(redriver));
+                for error in [measured.err(), waits.err()].into_iter().flatten() {
+                    tracing::warn!(error = %Chain(&error), "the ages of orders could not be measured");
+                }
             }
+            swept
+        };
+        let (swept, worked) = tokio::join!(Box::pin(sweeps), Box::pin(work));
+        if let Err(error) = worked {
+            tracing::warn!(error = %Chain(&error), "jobs could not be looked for; they are tried again");
         }
         metrics::flush(stack);
         traces::flush_before(deadline).await;

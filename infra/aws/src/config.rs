@@ -308,6 +308,9 @@ pub fn instance() -> String {
     format!("{bits:016x}")
 }
 
+/// Name of the lease under which jobs are worked on.
+pub const JOB_LEASE: &str = "jobs";
+
 /// Name of the lease under which a supervisor leads a group of shards.
 #[must_use]
 pub fn lease_name(group: u16) -> String {

@@ -10,6 +10,7 @@ pub mod config;
 pub mod control;
 pub mod erase;
 pub mod item;
+pub mod jobs;
 pub mod lease_store;
 pub mod list;
 pub mod messenger;

@@ -9,24 +9,23 @@ use std::path::Path;
 /// File beside the data in which an instance leaves its name.
 const FILE: &str = "instance";
 
-/// Releases the lease called `lease` if the previous instance on the data in `folder` still holds it, and leaves the
-/// name of this instance, which holds the lock of `folder`. The fencing token rises as always.
+/// Releases those of `leases` that the previous instance on the data in `folder` still holds, and leaves the name
+/// of this instance, which holds the lock of `folder`. The fencing tokens rise as always.
 ///
 /// # Errors
 /// The lease store's, or the file cannot be written.
-pub async fn succeed(folder: &Path, instance: &str, lease: &str, store: &impl LeaseStore) -> Result<()> {
+pub async fn succeed(folder: &Path, instance: &str, leases: &[&str], store: &impl LeaseStore) -> Result<()> {
     let path = folder.join(FILE);
     let before = std::fs::read_to_string(&path).unwrap_or_default();
-    let held =
-        store.read(lease).await.map_err(anyhow::Error::from_boxed).context("reading the previous instance's lease")?;
-    // A holder is an instance and the number of its tenure.
-    let of_the_dead = held.filter(|held| !held.is_free() && held.holder.split('#').next() == Some(before.as_str()));
-    if let Some(held) = of_the_dead {
-        store
-            .release(&held)
-            .await
-            .map_err(anyhow::Error::from_boxed)
-            .context("releasing the previous instance's lease")?;
+    for lease in leases {
+        let held = store.read(lease).await.map_err(anyhow::Error::from_boxed);
+        let held = held.context("reading the previous instance's lease")?;
+        // A holder is an instance and the number of its tenure.
+        let of_the_dead = held.filter(|held| !held.is_free() && held.holder.split('#').next() == Some(before.as_str()));
+        if let Some(held) = of_the_dead {
+            let released = store.release(&held).await.map_err(anyhow::Error::from_boxed);
+            released.context("releasing the previous instance's lease")?;
+        }
     }
     let write = || {
         let mut file = stepwarden_guard::folder::open(&path)?;
@@ -50,7 +49,7 @@ mod tests {
         let (store, folder) = (MemoryLeases::default(), tempfile::tempdir().unwrap());
         let now = Timestamp::now();
         let take = |holder| store.acquire("sweep", holder, now, LIFE, SignedDuration::ZERO);
-        let succeed = |instance| succeed(folder.path(), instance, "sweep", &store);
+        let succeed = |instance| succeed(folder.path(), instance, &["other", "sweep"], &store);
         succeed("a").await.unwrap();
         assert_eq!(take("elsewhere#0").await.unwrap().unwrap().token, 1);
         succeed("b").await.unwrap();

@@ -224,13 +224,15 @@ impl System {
 
         let engine = Arc::new(observed_engine(&config, &clients, wall_clock(), options.observer));
         if let Backend::Embedded { data: Some(data), .. } = &options.backend {
-            predecessor::succeed(data, &config.instance, &supervisor::lease_name(0), &engine.store).await?;
+            let leases = [&*supervisor::lease_name(0), supervisor::jobs::LEASE];
+            predecessor::succeed(data, &config.instance, &leases, &engine.store).await?;
         }
         let live = Arc::new(Live(RwLock::new(Arc::new(Doors::new(&engine, &clients, &config, options.workflows)))));
         let elsewhere = |name: &str| options.urls.get(name).cloned();
         let runtime = agent_runtime(&config, elsewhere, &remotes_url, &means);
         let agents = start_pumps(&mut tasks, &config, &clients, &engine, &live, runtime, &stopped);
         tasks.spawn(sweep(Arc::clone(&engine), config.shards, stopped.clone()));
+        tasks.spawn(work(Arc::clone(&engine), stopped.clone()));
 
         let url = url_of(&listener)?;
         let handler = admission::guard(route(&live), STORE_CONCURRENCY);
@@ -299,7 +301,8 @@ struct Doors {
 
 impl Doors {
     fn new(engine: &Arc<Engine>, clients: &Clients, config: &Config, workflows: Workflows) -> Self {
-        let operator = Operator::new(Arc::clone(engine), clients, config, vec![supervisor::lease_name(0)]);
+        let leases = vec![supervisor::lease_name(0), supervisor::jobs::LEASE.to_owned()];
+        let operator = Operator::new(Arc::clone(engine), clients, config, leases);
         let operator = Operator { deployed: Ok(workflows.clone()), ..operator };
         let submit = Arc::new(Submit {
             engine: Arc::clone(engine),
@@ -609,6 +612,28 @@ async fn sweep(engine: Arc<Engine>, shards: u16, mut stopped: watch::Receiver<bo
         }
     }
     supervisor.release().await;
+}
+
+/// Works on jobs.
+async fn work(engine: Arc<Engine>, mut stopped: watch::Receiver<bool>) {
+    let worker = supervisor::jobs::Worker::new(&engine, LEASE_LIFE);
+    let mut tick = tokio::time::interval(supervisor::jobs::LOOK_EVERY);
+    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        let worked = async {
+            tick.tick().await;
+            worker.work(None).await
+        };
+        tokio::select! {
+            _ = stopped.wait_for(|stop| *stop) => break,
+            worked = worked => {
+                if let Err(error) = worked {
+                    tracing::warn!(error = %Chain(&error), "jobs could not be looked for; they are tried again");
+                }
+            }
+        }
+    }
+    worker.release().await;
 }
 
 /// A listener on loopback, `offset` ports after `port`; 0 picks a free port.

@@ -231,13 +231,20 @@ fn watch_ends_with_a_code_for_each_end() {
     let filter = ["--state", "Error", "--step", "charge", "--by", "ann", "--reason", "paid in cash"];
     let bulk = |args: &[&'static str]| [&["bulk", "mark-done"], &filter[..], args].concat();
     let dry = case.json(0, &bulk(&["--dry-run"]));
-    assert_eq!((&dry["good"], &dry["dry_run"]), (&json!(4), &json!(true)));
+    assert_eq!((&dry["counts"]["good"], &dry["dry_run"]), (&json!(4), &json!(true)));
     assert_eq!(dry["results"][0]["outcome"], "would_apply");
     let text = case.says(0, &bulk(&["--limit", "1", "--rate", "1"]));
     assert!(text.contains("applied") && text.contains("1 accepted, 0 failed\n"), "{text}");
-    // At this rate a call acts on two orders, so there are several calls.
-    let rest = case.json(0, &bulk(&["--rate", "1"]));
-    assert_eq!((&rest["good"], rest["results"].as_array().unwrap().len()), (&json!(3), 3), "{rest:#}");
+    let id = case.says(0, &bulk(&["--rate", "1", "--detach"]));
+    let rest = case.json(0, &["jobs", "follow", id.trim()]);
+    assert_eq!((&rest["counts"]["good"], rest["results"].as_array().unwrap().len()), (&json!(3), 3), "{rest:#}");
+    let shown = case.says(0, &["jobs", "show", id.trim()]);
+    assert!(shown.contains("mark-done  done") && shown.contains("state Error, step charge"), "{shown}");
+    assert!(case.says(0, &["jobs"]).contains(id.trim()));
+    assert_eq!(case.says(0, &["jobs", "results", id.trim(), "--failed"]), "");
+    let error = case.fails(1, &["jobs", "abort", id.trim(), "--by", "ann", "--reason", "too late"]);
+    assert!(error.contains("the job has ended"), "{error}");
+    assert!(case.fails(2, &["jobs", "show", "job_1"]).contains("no_such_job"));
     for id in failed.iter().chain([&open]) {
         case.says(0, &["watch", id]);
     }

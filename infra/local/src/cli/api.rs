@@ -44,6 +44,7 @@ pub async fn run(command: Command) -> Result<ExitCode> {
             return watch::run(&at.api().await?, &id, until.timeout, at.json).await;
         }
         Command::Bulk(wanted) => return bulk::run(*wanted).await,
+        Command::Jobs(wanted) => return bulk::jobs(wanted).await,
         Command::Get(get) => self::get(get).await?,
         Command::History(One { id, at }) => {
             let answer = at.api().await?.read(&format!("/orders/{}/history", segment(&id)?)).await?;
@@ -109,12 +110,15 @@ async fn ask<T: DeserializeOwned>(at: &At, path: &str, people: impl FnOnce(T) ->
 }
 
 async fn submit(submit: Submit) -> Result<ExitCode> {
-    let Submit { file, workflow, reference, key, reply_queue, priority, wait, until, at } = submit;
+    let Submit { file, workflow, reference, label, key, reply_queue, priority, wait, until, at } = submit;
     let input = object(&file, "the order")?;
     let mut body =
         json!({"workflow": workflow, "reference": reference, "reply_queue": reply_queue, "priority": priority});
     body.as_object_mut().expect("an object").retain(|_, value| !value.is_null());
     body["input"] = input;
+    if !label.is_empty() {
+        body["labels"] = json!(label);
+    }
     let api = at.api().await?;
     let key = key.unwrap_or_else(new_key);
     let request = api.request(Method::POST, "/orders").header("idempotency-key", key).json(&body);
@@ -129,7 +133,7 @@ async fn submit(submit: Submit) -> Result<ExitCode> {
     watch::run(&api, &order_id.0, until.timeout, at.json).await
 }
 
-fn new_key() -> String {
+pub(super) fn new_key() -> String {
     format!("cli-{}-{}", Timestamp::now().as_nanosecond(), std::process::id())
 }
 
@@ -334,12 +338,14 @@ async fn list(List { filter, limit, cursor, at }: List) -> Result<()> {
                 None => show::state(order.state.name().to_owned()),
                 Some(_) => format!("{} (paused)", order.state.name()).into(),
             };
+            let reference =
+                format!("{} {}", order.reference.as_deref().unwrap_or_default(), show::labels(&order.labels));
             [
                 format!("{}  {}", time(order.created_at), from_now(order.created_at, now)).into(),
                 order.order_id.0.as_str().into(),
                 state,
                 order.workflow.as_str().into(),
-                order.reference.as_deref().unwrap_or_default().into(),
+                reference.trim().into(),
                 order.failure_count.to_string().into(),
                 trouble.unwrap_or_default().trim().into(),
             ]

@@ -81,6 +81,9 @@ pub struct Submit {
     /// Your own reference; lists show it and filters find it
     #[arg(long, value_name = "TEXT")]
     pub reference: Option<String>,
+    /// Label by which lists find the order, at most 64 bytes; repeat it for more labels, at most 8
+    #[arg(long, value_name = "TEXT")]
+    pub label: Vec<String>,
     /// Idempotency key: submitting the same order again under the same key creates no second order [default: a new key]
     #[arg(long)]
     pub key: Option<String>,
@@ -286,6 +289,9 @@ pub struct Filter {
     /// Only the orders that this order started; without it, they are left out
     #[arg(long, value_name = "ORDER_ID")]
     pub parent: Option<String>,
+    /// Only orders with this label
+    #[arg(long)]
+    pub label: Option<String>,
     /// Only orders whose reference begins with this text
     #[arg(long)]
     pub reference: Option<String>,
@@ -304,26 +310,32 @@ pub struct Filter {
 #[derive(clap::Args)]
 pub struct Bulk {
     /// The act to perform
-    #[arg(value_parser = operator::act::NAMES)]
+    #[arg(value_parser = operator::jobs::ACTS)]
     pub action: String,
     #[command(flatten)]
     pub filter: Filter,
     /// Only orders in which a step of this agent is failing or has failed
     #[arg(long)]
     pub agent: Option<String>,
+    /// Only orders with this error in such a step, as `overview` shows it; numbers and ids in it do not matter
+    #[arg(long, value_name = "TEXT")]
+    pub error: Option<String>,
+    /// The orders in this file, one id a line, at most 5000; `-` reads standard input. Filters leave some of them out
+    #[arg(long, value_name = "FILE")]
+    pub ids: Option<PathBuf>,
     #[command(flatten)]
     pub by: By,
     /// Show what would be done, and change nothing
     #[arg(long)]
     pub dry_run: bool,
-    /// Act on at most this many orders
-    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
+    /// Act on at most this many orders, up to 100000
+    #[arg(long, default_value_t = 100, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000))]
     pub limit: u64,
     /// Acts per second, 1 to 100
     #[arg(long, default_value_t = 10, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100))]
     pub rate: u64,
     /// Stop after this many failures
-    #[arg(long, default_value_t = 10, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1000))]
+    #[arg(long, default_value_t = 10, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000))]
     pub abort_after: u64,
     /// For resubmit with --step: JSON input that replaces the order's input for that step
     #[arg(long, value_parser = json)]
@@ -331,9 +343,75 @@ pub struct Bulk {
     /// For mark-done: JSON output that the agent would have returned
     #[arg(long, value_parser = json)]
     pub output: Option<Value>,
-    /// Cursor printed by an earlier call
+    /// For migrate, and for resubmit to migrate first: hash of the definition, or `latest`; needs --workflow
+    #[arg(long, value_name = "HASH")]
+    pub to_definition: Option<String>,
+    /// Start the job, print its id, and do not follow it
+    #[arg(long)]
+    pub detach: bool,
+    /// Idempotency key: starting a job again under the same key finds the first one [default: a new key]
+    #[arg(long)]
+    pub key: Option<String>,
+    #[command(flatten)]
+    pub at: At,
+}
+
+/// Jobs.
+#[derive(clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct Jobs {
+    /// Without it they are listed.
+    #[command(subcommand)]
+    pub verb: Option<JobVerb>,
+    /// Cursor printed with the previous page
     #[arg(long)]
     pub cursor: Option<String>,
+    #[command(flatten)]
+    pub at: At,
+}
+
+/// What to do with a job.
+#[derive(clap::Subcommand)]
+pub enum JobVerb {
+    /// Show a job and its progress
+    Show {
+        /// The job's id
+        id: String,
+        #[command(flatten)]
+        at: At,
+    },
+    /// Follow a job until it ends, then print a line for each order
+    Follow {
+        /// The job's id
+        id: String,
+        #[command(flatten)]
+        at: At,
+    },
+    /// Print a line for each order
+    Results {
+        /// The job's id
+        id: String,
+        /// Only orders that were not acted on
+        #[arg(long)]
+        failed: bool,
+        #[command(flatten)]
+        at: At,
+    },
+    /// Pause a job: no act begins after about a second
+    Pause(JobWhy),
+    /// Resume a paused job
+    Resume(JobWhy),
+    /// Abort a job: what was done stays done
+    Abort(JobWhy),
+}
+
+/// A job to change, and why.
+#[derive(clap::Args)]
+pub struct JobWhy {
+    /// The job's id
+    pub id: String,
+    #[command(flatten)]
+    pub by: By,
     #[command(flatten)]
     pub at: At,
 }

@@ -9,8 +9,8 @@ mod local;
 pub mod workflows;
 
 pub use api::{
-    Act, AgentAct, At, Bulk, By, Console, DEFAULT_URL, Dlq, Erase, Event, Filter, Get, Letters, List, Mend, Migrate,
-    One, Redrive, Submit, Wait, Watch,
+    Act, AgentAct, At, Bulk, By, Console, DEFAULT_URL, Dlq, Erase, Event, Filter, Get, JobVerb, JobWhy, Jobs, Letters,
+    List, Mend, Migrate, One, Redrive, Submit, Wait, Watch,
 };
 pub use local::{Bench, Completions, Demo, Doctor, Kept, Lang, New, Part, Remotes, Setup, Simulate, Test, Up};
 
@@ -176,11 +176,17 @@ pub enum Command {
     Dlq(Dlq),
     /// Perform one act on many orders at a limited rate, and print a line for each
     ///
-    /// At least one filter is required. The exit code is 1 if the act failed for any order.
+    /// Starts a job of the system and follows it. The job goes on if this command ends; `jobs follow` follows it again. At least
+    /// one filter is required, or --ids. The exit code is 1 if the act failed for any order.
     #[command(
         after_help = "Examples:\n  stepwarden bulk resubmit --state Error --agent payment --reason \"the bank is back\" --dry-run\n  stepwarden bulk cancel --workflow order --to 2026-11-01T00:00:00Z --limit 500 --rate 50 --reason \"too old\""
     )]
     Bulk(Box<Bulk>),
+    /// List jobs, newest first; `jobs show`, `follow`, `results`, `pause`, `resume` and `abort` are for one of them
+    #[command(
+        after_help = "Examples:\n  stepwarden jobs\n  stepwarden jobs follow JOB_ID\n  stepwarden jobs results JOB_ID --failed\n  stepwarden jobs pause JOB_ID --reason \"the bank asks for it\""
+    )]
+    Jobs(Jobs),
     /// Continue an order in Error from its failed steps
     ///
     /// Every failed step gets all its attempts again; finished steps stay finished. If an undo failed, resubmit retries that

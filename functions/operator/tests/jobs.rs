@@ -1,0 +1,412 @@
+//! Goal: a job acts on each of its orders once, at its rate, and tells what became of each, whatever becomes of the processes that
+//! work on it. Method: the routes over the embedded endpoints, with workers that are dropped at random moments, in virtual
+//! time. `ORDERS=15000` drains as many; `SEED=n` repeats a run.
+
+use crate::common::World;
+use serde_json::{Value, json};
+use shared::history::Kind;
+use shared::job::JobId;
+use shared::message::Outcome;
+use shared::order::Id;
+use shared::ports::JobStore;
+use shared::task::{Phase, ProcessState};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use stepwarden_embedded::{Call, Fault};
+use supervisor::jobs::Worker;
+use tokio::time::{Instant, timeout};
+
+const LIFE: Duration = Duration::from_secs(10);
+/// What the service takes: this many requests a second, and at most as many at once.
+const SERVICE: f64 = 40.0;
+
+async fn request(world: &World, method: &str, path: &str, key: &str, body: Value) -> (i64, Value) {
+    let (path, query) = path.split_once('?').unwrap_or((path, ""));
+    let mut event = json!({
+        "version": "2.0", "routeKey": "$default", "rawPath": path, "rawQueryString": query,
+        "headers": {"content-type": "application/json", "idempotency-key": key},
+        "requestContext": {"http": {"method": method, "path": path}}, "isBase64Encoded": false,
+    });
+    if !body.is_null() {
+        event["body"] = Value::String(body.to_string());
+    }
+    let event = serde_json::from_value(event).unwrap();
+    let answer = serde_json::to_value(operator::http::handler(&world.operator, event).await).unwrap();
+    let body = answer["body"].as_str().map_or(Value::Null, |body| serde_json::from_str(body).unwrap());
+    (answer["statusCode"].as_i64().unwrap(), body)
+}
+
+/// Starts a job with these fields beside name and reason, and returns its id.
+async fn start(world: &World, key: &str, more: Value) -> String {
+    let mut body = json!({"action": "resubmit", "by": "ann", "reason": "the bank is back", "limit": 100_000});
+    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    let (status, job) = request(world, "POST", "/jobs", key, body).await;
+    assert_eq!(status, 202, "{job}");
+    job["job_id"].as_str().unwrap().to_owned()
+}
+
+async fn work(world: &World) {
+    let worker = Worker::new(&world.operator.engine, LIFE);
+    worker.work(None).await.unwrap();
+    worker.release().await;
+}
+
+async fn job(world: &World, id: &str) -> Value {
+    world.get(&format!("/jobs/{id}")).await
+}
+
+/// The outcomes of a job, by order.
+async fn outcomes(world: &World, id: &str) -> BTreeMap<String, String> {
+    let (mut all, mut page) = (BTreeMap::new(), Some(0));
+    while let Some(number) = page {
+        let answer = world.get(&format!("/jobs/{id}/results?page={number}")).await;
+        for one in answer["results"].as_array().unwrap() {
+            let outcome = one["outcome"].as_str().unwrap_or("to come").to_owned();
+            let before = all.insert(one["order_id"].as_str().unwrap().to_owned(), outcome);
+            assert_eq!(before, None, "{one}");
+        }
+        page = answer["next"].as_u64();
+    }
+    all
+}
+
+async fn acts(world: &World, id: &Id, kind: Kind) -> usize {
+    world.task(id).await.log.iter().filter(|entry| entry.1 == kind).count()
+}
+
+async fn in_error(world: &World, count: usize) -> Vec<Id> {
+    let mut all = Vec::new();
+    for n in 0..count {
+        all.push(world.in_error(&format!("k{n}"), "acme").await);
+    }
+    all
+}
+
+/// When each order was acted on: the writes of its record.
+fn watch(world: &World) -> Arc<Mutex<Vec<Instant>>> {
+    let times: Arc<Mutex<Vec<Instant>>> = Arc::default();
+    let noted = Arc::clone(&times);
+    world.endpoints.set_fault_hook(Some(Arc::new(move |call: &Call<'_>| {
+        if call.operation == "PutItem" {
+            let body: Value = serde_json::from_slice(call.body).unwrap();
+            if body["Item"]["pk"]["S"].as_str().is_some_and(|pk| pk.starts_with("ord_")) {
+                noted.lock().unwrap().push(Instant::now());
+            }
+        }
+        None
+    })));
+    times
+}
+
+/// Requests that a service refuses which takes [`SERVICE`] of them a second.
+fn refused(times: &[Instant]) -> usize {
+    let (mut room, mut last, mut refused) = (SERVICE, times[0], 0);
+    for at in times {
+        room = (room + at.duration_since(last).as_secs_f64() * SERVICE).min(SERVICE);
+        last = *at;
+        if room < 1.0 { refused += 1 } else { room -= 1.0 }
+    }
+    refused
+}
+
+// M4: one command, and the client is gone; the process dies again and again. The orders are drained at the rate of the service plus 5 %,
+// none is acted on twice, and the service refuses nothing, so that no breaker opens.
+#[tokio::test(start_paused = true)]
+async fn a_job_drains_its_orders_at_its_rate_whatever_dies() {
+    let count = std::env::var("ORDERS").map_or(400, |text| text.parse().unwrap());
+    let seed = std::env::var("SEED").map_or_else(|_| fastrand::u64(..), |text| text.parse().unwrap());
+    println!("SEED={seed}");
+    let mut random = fastrand::Rng::with_seed(seed);
+    let world = World::new().await;
+    let orders = in_error(&world, count).await;
+    let id = start(&world, "k", json!({"filter": {"state": "Error"}, "rate_per_s": 40})).await;
+    let times = watch(&world);
+    let (mut spent, mut deaths) = (Duration::ZERO, 0);
+    loop {
+        let life = Duration::from_millis(random.u64(20..(count as u64 / 40 * 1000 / 4).max(1000)));
+        let begun = Instant::now();
+        // Dropped wherever it is: in the middle of a request, of a chunk, between an act and its result.
+        let ended = timeout(life, work(&world)).await.is_ok();
+        spent += begun.elapsed();
+        if ended {
+            break;
+        }
+        deaths += 1;
+        world.later(i64::try_from(LIFE.as_millis()).unwrap() + 1000);
+    }
+    world.endpoints.set_fault_hook(None);
+    let job = job(&world, &id).await;
+    assert_eq!(
+        (&job["state"], &job["counts"]),
+        (&json!("done"), &json!({"good": count, "failed": 0, "left_alone": 0}))
+    );
+    for order in &orders {
+        assert_eq!(acts(&world, order, Kind::Resubmitted).await, 1, "{order}");
+        assert_ne!(world.task(order).await.phase, Phase::Error);
+    }
+    let times = times.lock().unwrap().clone();
+    assert_eq!(times.len(), count, "one write for each order");
+    assert_eq!(refused(&times), 0);
+    let least = count as f64 / 40.0;
+    println!("{count} orders, {deaths} deaths, {spent:?} of at least {least} s");
+    assert!(deaths > 0 || count < 400);
+    assert!(spent.as_secs_f64() >= least * 0.97, "{spent:?}: faster than the rate");
+    // A chunk that was cut off is gone through again, at its rate; and a worker looks for other jobs before it ends.
+    let again = f64::from(deaths) * 1.0;
+    assert!(spent.as_secs_f64() <= least * 1.05 + again + 2.0, "{spent:?} with {deaths} deaths");
+}
+
+// M4: answers are lost, requests are throttled, and still each order is acted on once.
+#[tokio::test(start_paused = true)]
+async fn a_store_that_fails_costs_no_order_its_act() {
+    let seed = std::env::var("SEED").map_or_else(|_| fastrand::u64(..), |text| text.parse().unwrap());
+    println!("SEED={seed}");
+    let world = World::new().await;
+    let orders = in_error(&world, 60).await;
+    let id = start(&world, "k", json!({"filter": {"state": "Error"}, "rate_per_s": 100})).await;
+    let random = Mutex::new(fastrand::Rng::with_seed(seed));
+    world.endpoints.set_fault_hook(Some(Arc::new(move |call: &Call<'_>| {
+        let mut random = random.lock().unwrap();
+        let faults = [Fault::LostAfter, Fault::LostBefore, Fault::InternalError, Fault::Throttle];
+        let is_hit = call.operation != "Query" && random.f64() < 0.2;
+        is_hit.then(|| faults[random.usize(..faults.len())])
+    })));
+    for _ in 0..200 {
+        let _ = timeout(Duration::from_secs(20), work_once(&world)).await;
+        if matches!(state(&world, &id).await.as_deref(), Some("done")) {
+            break;
+        }
+        world.later(i64::try_from(LIFE.as_millis()).unwrap() + 1000);
+    }
+    world.endpoints.set_fault_hook(None);
+    let all = outcomes(&world, &id).await;
+    for order in &orders {
+        let done = acts(&world, order, Kind::Resubmitted).await;
+        let outcome = all[&order.0].as_str();
+        assert!(done <= 1, "{order} twice");
+        assert!(done == 1 || outcome == "unavailable", "{order}: {outcome}");
+    }
+    assert_eq!(job(&world, &id).await["state"], "done");
+}
+
+async fn work_once(world: &World) {
+    let worker = Worker::new(&world.operator.engine, LIFE);
+    let _ = worker.work(None).await;
+    worker.release().await;
+}
+
+async fn state(world: &World, id: &str) -> Option<String> {
+    let (_, job) = world.call("GET", &format!("/jobs/{id}"), Value::Null, None).await;
+    job["state"].as_str().map(str::to_owned)
+}
+
+// M4: two jobs over the same orders, each with two workers: each order is acted on by one of them, once.
+#[tokio::test(start_paused = true)]
+async fn two_jobs_and_two_workers_do_nothing_twice() {
+    let world = World::new().await;
+    let orders = in_error(&world, 50).await;
+    let mut ids = Vec::new();
+    for key in ["one", "two"] {
+        ids.push(start(&world, key, json!({"filter": {"state": "Error"}, "rate_per_s": 30})).await);
+    }
+    // The second worker believes that it leads, too: its lease has another name.
+    let (one, two) = (Worker::new(&world.operator.engine, LIFE), Worker::without_lease(&world.operator.engine));
+    let (first, second) = tokio::join!(one.work(None), two.work(None));
+    first.unwrap();
+    second.unwrap();
+    let mut good = 0;
+    for id in &ids {
+        let job = job(&world, id).await;
+        assert_eq!((&job["state"], &job["counts"]["failed"]), (&json!("done"), &json!(0)), "{job}");
+        good += outcomes(&world, id).await.values().filter(|outcome| *outcome != "left_alone").count();
+    }
+    for order in &orders {
+        assert_eq!(acts(&world, order, Kind::Resubmitted).await, 1, "{order}");
+    }
+    assert_eq!(good, orders.len(), "each order in the results of one job");
+}
+
+// M4: a damaged record is named and left alone; what comes after the start is not meant; what no longer matches is left alone.
+#[tokio::test(start_paused = true)]
+async fn what_cannot_be_read_and_what_has_changed_is_left_alone() {
+    let world = World::new().await;
+    let orders = in_error(&world, 4).await;
+    world.damage(&orders[0]).await;
+    let id = start(&world, "k", json!({"filter": {"state": "Error"}, "rate_per_s": 1})).await;
+    world.later(10);
+    let late = world.in_error("late", "acme").await;
+    let worker = Worker::new(&world.operator.engine, LIFE);
+    // The first act takes place at once, the others wait for their second.
+    assert!(timeout(Duration::from_millis(500), worker.work(None)).await.is_err());
+    let results = outcomes(&world, &id).await;
+    assert_eq!(results.len(), 4, "not the late one: {results:?}");
+    for order in &orders[1..] {
+        if acts(&world, order, Kind::Resubmitted).await == 0 {
+            assert_eq!(world.act(order, "undo", Value::Null).await.0, 200);
+            break;
+        }
+    }
+    worker.work(None).await.unwrap();
+    let mut found: Vec<String> = outcomes(&world, &id).await.into_values().collect();
+    found.sort();
+    assert_eq!(found, ["applied", "applied", "left_alone", "unreadable"]);
+    assert_eq!(world.task(&late).await.process_state(), ProcessState::Error);
+    let failed = world.get(&format!("/jobs/{id}/results?only=failed")).await;
+    assert_eq!(failed["results"].as_array().unwrap().len(), 2, "{failed}");
+}
+
+// M4: acts other than a resubmission, orders by their ids, the reason in the overview, labels, and a dry run.
+#[tokio::test(start_paused = true)]
+async fn a_job_selects_by_id_and_by_error_and_may_only_look() {
+    let world = World::new().await;
+    let one = world.in_error("1", "acme").await;
+    let two = world.submit("2", "acme").await;
+    let other = world.submit("3", "acme").await;
+    world.wake(&other).await;
+    world.reply(&other, "a", Outcome::Failed { error: "503 from bank4711".into() }).await;
+
+    let dry = start(&world, "dry", json!({"filter": {"state": "Error"}, "dry_run": true})).await;
+    work(&world).await;
+    let all = outcomes(&world, &dry).await;
+    assert!(all.len() == 2 && all.values().all(|outcome| outcome == "would_apply"), "{all:?}");
+    assert_eq!(acts(&world, &one, Kind::Resubmitted).await, 0);
+
+    let by_error = start(&world, "error", json!({"filter": {"state": "Error", "error": "503 from bank0815"}})).await;
+    work(&world).await;
+    assert_eq!(outcomes(&world, &by_error).await, BTreeMap::from([(other.0.clone(), "applied".to_owned())]));
+
+    let unknown = Id::derive("acme", "never");
+    let ids = json!([one, two, two, unknown]);
+    let named = start(&world, "ids", json!({"action": "pause", "order_ids": ids})).await;
+    work(&world).await;
+    let all = outcomes(&world, &named).await;
+    let expected = [(one.0, "not_allowed"), (two.0.clone(), "applied"), (unknown.0, "not_found")];
+    assert_eq!(all, expected.map(|(id, outcome)| (id, outcome.to_owned())).into());
+    let again = start(&world, "again", json!({"action": "pause", "order_ids": [two]})).await;
+    work(&world).await;
+    assert_eq!(outcomes(&world, &again).await[&two.0], "repeated");
+    // The history of an order names the job.
+    let history = world.get(&format!("/details/{two}")).await["history"].clone();
+    assert!(history.to_string().contains(&format!("ann, {named}: the bank is back")), "{history}");
+    assert_eq!(world.get("/jobs").await["jobs"].as_array().unwrap().len(), 4);
+}
+
+// M4: it pauses, goes on where it was, and ends when a person or its failures say so.
+#[tokio::test(start_paused = true)]
+async fn a_job_is_paused_resumed_and_aborted() {
+    let world = World::new().await;
+    let orders = in_error(&world, 30).await;
+    let id = start(&world, "k", json!({"filter": {"state": "Error"}, "rate_per_s": 5})).await;
+    let why = json!({"by": "bob", "reason": "the bank asks"});
+    let control = async |verb: &str| world.post(&format!("/jobs/{id}/{verb}"), why.clone()).await;
+    let worker = Worker::new(&world.operator.engine, LIFE);
+    assert!(timeout(Duration::from_secs(2), worker.work(None)).await.is_err());
+    assert_eq!(control("pause").await.1["state"], "paused");
+    assert_eq!(control("pause").await.0, 200, "repeated");
+    // The chunk in progress was cut off; nothing is looked for while it is paused.
+    worker.work(None).await.unwrap();
+    let paused = job(&world, &id).await;
+    let done = async || {
+        let mut done = 0;
+        for order in &orders {
+            done += acts(&world, order, Kind::Resubmitted).await;
+        }
+        done
+    };
+    let before = done().await;
+    assert!((5..=20).contains(&before) && paused["state"] == "paused", "{before}: {paused}");
+    assert_eq!(control("resume").await.1["state"], "running");
+    let (status, answer) = control("resume").await;
+    assert!(status == 409 && answer["detail"] == "the job is not paused", "{answer}");
+    assert!(timeout(Duration::from_secs(2), worker.work(None)).await.is_err());
+    assert!(matches!(control("abort").await.1["state"].as_str(), Some("aborting")));
+    worker.work(None).await.unwrap();
+    let ended = job(&world, &id).await;
+    assert_eq!((&ended["state"], &ended["why"]), (&json!("aborted"), &json!("bob: the bank asks")));
+    assert_eq!(ended["counts"]["good"].as_u64().unwrap() as usize, done().await, "each act has its result: {ended}");
+    assert_eq!(control("resume").await.0, 409);
+    let notes: Vec<&str> =
+        ended["notes"].as_array().unwrap().iter().map(|note| note["what"].as_str().unwrap()).collect();
+    assert_eq!(notes, ["pause", "resume", "abort"]);
+
+    worker.release().await;
+    // Acts that fail: nothing of these can be resubmitted.
+    let mut open = Vec::new();
+    for n in 0..20 {
+        open.push(world.submit(&format!("open{n}"), "acme").await);
+    }
+    let failing = json!({"order_ids": open, "rate_per_s": 10, "abort_after_failures": 3});
+    let id = start(&world, "failing", failing).await;
+    work(&world).await;
+    let ended = job(&world, &id).await;
+    assert_eq!((&ended["state"], &ended["why"]), (&json!("aborted"), &json!("3 acts failed")), "{ended}");
+    assert_eq!(ended["counts"], json!({"good": 0, "failed": 3, "left_alone": 0}));
+}
+
+// M4: what is wrong with a request is said in words, and nothing is begun.
+#[tokio::test]
+async fn a_job_that_cannot_be_meant_is_refused() {
+    let world = World::new().await;
+    let good = json!({"action": "resubmit", "filter": {"state": "Error"}, "by": "ann", "reason": "r"});
+    let with = |more: Value| {
+        let mut body = good.clone();
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        body
+    };
+    let many: Vec<String> = (0..5001).map(|n| Id::derive("t", &n.to_string()).0).collect();
+    for (key, body, words) in [
+        ("k", with(json!({"filter": {}})), "matches every order; add a condition"),
+        ("k", with(json!({"order_ids": []})), "has 0 ids"),
+        ("k", with(json!({"order_ids": many})), "has 5001 ids; a job takes 1 to 5000"),
+        ("k", with(json!({"order_ids": ["ord_x"]})), "id 1 is `ord_x`"),
+        ("k", with(json!({"action": "explode"})), "must be one of"),
+        ("k", with(json!({"action": "migrate"})), "is required: the hash of a definition, or `latest`"),
+        ("k", with(json!({"action": "migrate", "to": "latest"})), "must name the workflow"),
+        ("k", with(json!({"action": "cancel", "to": "latest"})), "does not take `to`"),
+        ("k", with(json!({"action": "cancel", "input": {}})), "does not take `input`"),
+        ("k", with(json!({"rate_per_s": 101})), "rate_per_s"),
+        ("k", with(json!({"limit": 100_001})), "limit"),
+        ("k", with(json!({"filter": {"label": "x".repeat(65)}})), "has 65 bytes"),
+        ("k", with(json!({"reason": " "})), "is required"),
+        ("", good.clone(), "Idempotency-Key"),
+    ] {
+        let (status, answer) = request(&world, "POST", "/jobs", key, body).await;
+        assert!(status == 400 && answer.to_string().contains(words), "{words}: {answer}");
+    }
+    assert_eq!(world.get("/jobs").await, json!({"jobs": []}));
+    assert_eq!(world.call("GET", "/jobs/job_x", Value::Null, None).await.1["code"], "no_such_job");
+    // The same key is the same job.
+    let first = start(&world, "same", json!({"filter": {"state": "Error"}})).await;
+    assert_eq!(start(&world, "same", json!({"filter": {"state": "Paused"}})).await, first);
+    for n in 0..19 {
+        start(&world, &n.to_string(), json!({"filter": {"state": "Error"}})).await;
+    }
+    let (status, answer) = request(&world, "POST", "/jobs", "too many", good).await;
+    assert!(status == 409 && answer.to_string().contains("20 jobs are under way"), "{answer}");
+}
+
+// A job whose record was damaged holds up no other.
+#[tokio::test(start_paused = true)]
+async fn a_damaged_job_is_named_and_holds_up_no_other() {
+    let world = World::new().await;
+    let orders = in_error(&world, 2).await;
+    let bad = start(&world, "bad", json!({"filter": {"state": "Error"}})).await;
+    let put = |text: &str| {
+        let update = world.clients.dynamodb.update_item().table_name(&world.config.state_table);
+        let update = update.key("pk", aws_sdk_dynamodb::types::AttributeValue::S(bad.clone()));
+        update
+            .update_expression("SET #job = :text")
+            .expression_attribute_names("#job", "job")
+            .expression_attribute_values(":text", aws_sdk_dynamodb::types::AttributeValue::S(text.to_owned()))
+    };
+    put("no record").send().await.unwrap();
+    let id = start(&world, "good", json!({"filter": {"state": "Error"}})).await;
+    work(&world).await;
+    assert_eq!(job(&world, &id).await["state"], "done");
+    for order in &orders {
+        assert_eq!(acts(&world, order, Kind::Resubmitted).await, 1);
+    }
+    assert_eq!(world.get("/jobs").await["unreadable"], json!([bad]));
+    assert!(world.operator.engine.store.job(&JobId(bad)).await.is_err());
+}

@@ -1,0 +1,120 @@
+//! Jobs in the state table: an item for each, and one for each page of its orders. A job that has something to do is in
+//! the due index under a part of its own; all jobs are in the index of what waits, by the time of their start.
+
+use crate::control::json;
+use crate::item::{self, Item, corrupt, n, s};
+use crate::list::{Filter, MAX_PAGE, Unreadable};
+use crate::state_store::{ATTENTION_INDEX, DUE_INDEX, DynamoStore};
+use aws_sdk_dynamodb::types::{Put, TransactWriteItem};
+use shared::job::{Job, JobId, KEPT, Page};
+use shared::json::read_own;
+use shared::ports::{Error, JobStore, Listed};
+use shared::time::{Timestamp, plus};
+
+/// The part of the due index with the jobs. Shards are numbers.
+const PART: &str = "jobs";
+/// Value of `attention` for jobs.
+pub const ATTENTION_JOB: &str = "Job";
+
+fn page_key(id: &JobId, page: u32) -> String {
+    format!("{id}#{page:05}")
+}
+
+fn from_job(job: &Job) -> Item {
+    let created = job.created_at.as_millisecond();
+    let mut item = Item::from([
+        ("pk".into(), s(&job.id.0)),
+        ("version".into(), n(job.version)),
+        ("job".into(), json(job)),
+        ("attention".into(), s(ATTENTION_JOB)),
+        // Of its start, so that progress is no write of the index.
+        ("updated_at".into(), n(created)),
+        ("ttl".into(), n(plus(job.created_at, KEPT).as_second())),
+    ]);
+    if job.is_due() {
+        item.extend([("shard".into(), s(PART)), ("due".into(), n(created))]);
+    }
+    item
+}
+
+fn to_job(item: &Item) -> Result<Job, Error> {
+    let id = JobId(item::text(item, "pk", "a job")?.to_owned());
+    let what = format!("job {id}");
+    let text = item::text(item, "job", &what)?;
+    let job: Job = read_own(text).map_err(|e| corrupt(&what, shared::json::why_unread(&e, "attribute `job`")))?;
+    Ok(Job { version: item::number(item, "version", &what)?, id, ..job })
+}
+
+impl DynamoStore {
+    fn put_page(&self, job: &Job, number: u32, page: &Page) -> TransactWriteItem {
+        let put = Put::builder()
+            .table_name(&self.state_table)
+            .item("pk", s(page_key(&job.id, number)))
+            .item("page", json(page))
+            .item("ttl", n(plus(job.created_at, KEPT).as_second()));
+        TransactWriteItem::builder().put(put.build().expect("all its parts are set")).build()
+    }
+
+    /// Stores a new job with its pages; false if there is one with this id.
+    ///
+    /// # Errors
+    /// The table failed.
+    pub async fn create_job(&self, job: &Job, pages: &[Page]) -> Result<bool, Error> {
+        let put = Put::builder().table_name(&self.state_table).set_item(Some(from_job(job)));
+        let put = put.condition_expression("attribute_not_exists(pk)").build().expect("all its parts are set");
+        let pages = (0u32..).zip(pages).map(|(number, page)| self.put_page(job, number, page));
+        let all = std::iter::once(TransactWriteItem::builder().put(put).build()).chain(pages).collect();
+        self.transact(all, &format!("creating job {}", job.id)).await
+    }
+
+    /// The ids of up to `limit` jobs, the newest first, from `cursor` on.
+    ///
+    /// # Errors
+    /// The table failed, or the cursor is not one of ours.
+    pub async fn jobs(&self, limit: usize, cursor: Option<&str>) -> Result<(Vec<JobId>, Option<String>), Error> {
+        let query = self.query(ATTENTION_INDEX).key_condition_expression("attention = :value");
+        let query = query.expression_attribute_values(":value", s(ATTENTION_JOB)).scan_index_forward(false);
+        let found = self.ids(query, limit, cursor, "the cursor").await?;
+        Ok((found.ids.into_iter().map(|id| JobId(id.0)).collect(), found.next))
+    }
+}
+
+impl JobStore for DynamoStore {
+    async fn open_jobs(&self, limit: usize) -> Result<Vec<JobId>, Error> {
+        let query = self
+            .query(DUE_INDEX)
+            .key_condition_expression("#shard = :shard")
+            .expression_attribute_names("#shard", "shard")
+            .expression_attribute_values(":shard", s(PART));
+        let found = self.ids(query, limit, None, "jobs").await?;
+        Ok(found.ids.into_iter().map(|id| JobId(id.0)).collect())
+    }
+
+    async fn job(&self, id: &JobId) -> Result<Option<Job>, Error> {
+        self.record(&id.0, &format!("job {id}")).await?.as_ref().map(to_job).transpose()
+    }
+
+    async fn page(&self, id: &JobId, number: u32) -> Result<Option<Page>, Error> {
+        let what = format!("page {number} of job {id}");
+        let Some(item) = self.record(&page_key(id, number), &what).await? else { return Ok(None) };
+        let text = item::text(&item, "page", &what)?;
+        read_own(text).map(Some).map_err(|e| corrupt(&what, shared::json::why_unread(&e, "attribute `page`")))
+    }
+
+    async fn save_job(&self, job: &Job, seen: u64, page: Option<(u32, &Page)>) -> Result<bool, Error> {
+        let put = Put::builder()
+            .table_name(&self.state_table)
+            .set_item(Some(from_job(job)))
+            .condition_expression("version = :seen")
+            .expression_attribute_values(":seen", n(seen));
+        let put = TransactWriteItem::builder().put(put.build().expect("all its parts are set")).build();
+        let page = page.map(|(number, page)| self.put_page(job, number, page));
+        self.transact(std::iter::once(put).chain(page).collect(), &format!("saving job {}", job.id)).await
+    }
+
+    async fn matching(&self, filter: &Filter, now: Timestamp, cursor: Option<&str>) -> Result<Listed, Error> {
+        let page = self.list(filter, now, MAX_PAGE, cursor).await?;
+        let damaged = page.unreadable.into_iter().map(|Unreadable { id, why }| (id, why)).collect();
+        Ok(Listed { tasks: page.tasks, damaged, next: page.next })
+    }
+}
