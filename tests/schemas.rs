@@ -232,8 +232,7 @@ fn full() -> Vec<(&'static str, Vec<Value>)> {
         resume: "stepwarden resume-agent".into(),
         runbook: "docs/runbook.md#agent-strained".into(),
     };
-    let submission =
-        json!({"workflow": "gift", "input": {}, "reference": "A-1", "reply_queue": "shop", "priority": "low"});
+    let submission = json!({"workflow": "gift", "input": {}, "reference": "A-1", "labels": ["vip"], "reply_queue": "shop", "priority": "low"});
     let mut message = submission.clone();
     message["idempotency_key"] = json!("key");
     message["traceparent"] = json!("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01");

@@ -4,7 +4,7 @@
 //! Pure, like every decision: each function returns the next record, which the store writes under the version of the
 //! one before. First the job *gathers*: it lists the orders that match, page by page, so that new ones do not count.
 //! Then it *runs*, a chunk at a time. A chunk is recorded with the versions at which its orders were read before the
-//! first act of it, and each act names its version. So whoever does a chunk again after a crash changes nothing twice:
+//! first act of it, and each act names its version. So a chunk that is done again after a crash changes nothing twice:
 //! an order that was acted on has another version, and its history names the job.
 
 use crate::decision::{Act, What};

@@ -18,7 +18,7 @@ async function through(body, key, { tell, signal }) {
     await new Promise((done) => setTimeout(done, EVERY_MS));
     job = await get(`/jobs/${job.job_id}`, signal);
     const { good, failed, left_alone: left } = job.counts;
-    tell?.(h("p", {}, job.state === "gathering" ? `${many(job.found, "order")} found so far…` : `${good + failed + left} of ${job.found} looked at…`));
+    tell?.(h("p", {}, job.state === "gathering" ? `${many(job.found, "order")} found so far…` : `${good + failed + left} of ${job.found} done…`));
   }
   return job;
 }

@@ -9,7 +9,7 @@ import { ago, many, prose, short, when } from "./words.js";
 const LOOKS = { gathering: "wait", running: "wait", paused: "pause", aborting: "warn", aborted: "bad", done: "good" };
 const VERBS = {
   pause: { name: "Pause", what: "No act begins after about a second, until somebody resumes the job." },
-  resume: { name: "Resume", what: "The job goes on where it was." },
+  resume: { name: "Resume", what: "The job continues where it was." },
   abort: { name: "Abort", danger: true, what: "What was done stays done. The orders to come are left as they are." },
 };
 

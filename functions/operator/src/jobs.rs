@@ -26,6 +26,8 @@ use stepwarden_aws::list::MAX_CURSOR;
 pub const MAX_BODY: usize = 256 * 1024;
 /// Longest idempotency key, in characters.
 const MAX_KEY: usize = 200;
+/// Length of an id, in characters.
+const ID: usize = 30;
 /// Jobs on a page.
 const ROWS: usize = 20;
 /// The parameters of the results.
@@ -47,7 +49,7 @@ pub struct Start {
     pub filter: Wanted,
     /// The orders themselves.
     #[serde(default)]
-    #[schemars(length(min = 1, max = MAX_IDS))]
+    #[schemars(length(min = 1, max = MAX_IDS), inner(length(max = ID)))]
     pub order_ids: Option<Vec<String>>,
     /// Operator's name; ignored if the token or the signature names one.
     #[schemars(length(min = 1, max = MAX_BY), regex(pattern = r"[^\s\x85]"))]
@@ -187,7 +189,7 @@ impl Operator {
         let what = self.what(start).await?;
         let open = self.engine.store.open_jobs(MAX_OPEN).await.map_err(|e| unavailable(&e))?;
         if open.len() >= MAX_OPEN {
-            let detail = format!("{MAX_OPEN} jobs are under way; wait until one has ended, or abort one");
+            let detail = format!("{MAX_OPEN} jobs have not ended; wait until one has ended, or abort one");
             return Err(problem::not_possible(None, detail));
         }
         let now = self.engine.now();

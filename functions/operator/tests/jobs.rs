@@ -383,7 +383,7 @@ async fn a_job_that_cannot_be_meant_is_refused() {
         start(&world, &n.to_string(), json!({"filter": {"state": "Error"}})).await;
     }
     let (status, answer) = request(&world, "POST", "/jobs", "too many", good).await;
-    assert!(status == 409 && answer.to_string().contains("20 jobs are under way"), "{answer}");
+    assert!(status == 409 && answer.to_string().contains("20 jobs have not ended"), "{answer}");
 }
 
 // A job whose record was damaged holds up no other.

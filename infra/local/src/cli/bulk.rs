@@ -106,7 +106,7 @@ async fn follow(api: &Api, at: &At, id: &str) -> Result<ExitCode> {
             Err(error) => {
                 bar.finish_and_clear();
                 return Err(error).with_context(|| {
-                    format!("job {id} goes on without this command: stepwarden jobs show {id} says how far it is")
+                    format!("job {id} continues without this command: stepwarden jobs show {id} says how far it is")
                 });
             }
         }

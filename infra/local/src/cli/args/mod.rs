@@ -176,7 +176,7 @@ pub enum Command {
     Dlq(Dlq),
     /// Perform one act on many orders at a limited rate, and print a line for each
     ///
-    /// Starts a job of the system and follows it. The job goes on if this command ends; `jobs follow` follows it again. At least
+    /// Starts a job of the system and follows it. The job continues if this command ends; `jobs follow` follows it again. At least
     /// one filter is required, or --ids. The exit code is 1 if the act failed for any order.
     #[command(
         after_help = "Examples:\n  stepwarden bulk resubmit --state Error --agent payment --reason \"the bank is back\" --dry-run\n  stepwarden bulk cancel --workflow order --to 2026-11-01T00:00:00Z --limit 500 --rate 50 --reason \"too old\""
