@@ -13,12 +13,13 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
+use shared::again::Again;
 use shared::items::Items;
 use shared::message::{Notice, Reply, Request, ToScheduler};
 use shared::migrate::Migration;
 use shared::outputs::Beside;
 use shared::ports::StateStore;
-use shared::step::{Failure, FailureKind, Heart, Kids, Reminded, State, Step};
+use shared::step::{Failure, FailureKind, Heart, Kids, Reminded, Rounds, State, Step};
 use shared::task::{Alert, Arrival, Parent, Phase, Priority, ProcessState, Task};
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -419,9 +420,10 @@ const KNOWN_BEFORE: [(&str, &[&str]); 3] = [
 ];
 /// Fields that the previous version does not know and drops with its next save, and why that does no harm. A field for
 /// which there is no reason must wait for the version after this one.
-const DROPPED_BEFORE: [(&str, &str, &str); 23] = [
+const DROPPED_BEFORE: [(&str, &str, &str); 25] = [
     ("task", "acon", "a repeated act is answered `moved` in place of `repeated`, as by that version"),
     ("task", "act", "a repeated act is answered `moved` in place of `repeated`, as by that version"),
+    ("task", "ag", "only beside an entry `oa` of the history, which that version refuses to read"),
     ("task", "bk", "an act on what was seen before an alert was cleared is answered `moved`, as by that version"),
     ("task", "df", "only in orders of definitions with `workflow`, which that version refuses to read"),
     ("task", "dl", "only in orders of definitions with a deadline, which that version refuses to read"),
@@ -461,6 +463,7 @@ const DROPPED_BEFORE: [(&str, &str, &str); 23] = [
         "that version fails every step with such an output; deploy this one everywhere before agents return any",
     ),
     ("step", "pu", "only in orders of definitions with `poll`, which that version refuses to read"),
+    ("step", "rd", "only beside an entry `B` of the history, which that version refuses to read"),
     ("step", "rm", "only in orders of definitions with `remind`, which that version refuses to read"),
     ("step", "t", "only in orders of definitions with expressions, which that version refuses to read"),
     ("step", "un", "only in orders of definitions with mapped undos, which that version refuses to read"),
@@ -494,6 +497,12 @@ fn with_everything() -> Task {
         alert_at: time,
         heart: Some(Heart { until: claimed.created_at, at: time, percent: Some(40), note: Some("n".into()) }),
         kids: Some(Kids { round: 1, made: 1, items: Some(Items::new(3, hash.clone(), claimed.created_at)) }),
+        rounds: Some(Rounds {
+            round: 2,
+            before: 1,
+            key: 1,
+            replaced: vec![Beside { hash: hash.clone(), bytes: 5000 }],
+        }),
     };
     let (parent, pinned) = (claimed.id.clone(), hash.clone());
     let running = State::Processing { locked_by: "i".into(), complete_by: claimed.created_at };
@@ -544,6 +553,7 @@ fn with_everything() -> Task {
         parent: Some(Parent { id: parent, step: "s".into(), item: Some(0), round: 1, paused: true, released: true }),
         pins: [("w".to_owned(), pinned.clone())].into(),
         migration: Some(Migration { to: pinned, resubmits: true, from: time }),
+        again: Some(Again { steps: vec![0], new_keys: true }),
         output: Some(json!({})),
         log: claimed.log,
     }

@@ -3,6 +3,7 @@
 //! A [`Change`] starts as the recorded task with the next version and ends as a [`Decision::Save`]. Its callers choose
 //! the transition; the code here defines what each one does to the record and what must be sent after it.
 
+mod again;
 pub(crate) mod beat;
 mod callback;
 pub(crate) mod child;
@@ -25,7 +26,7 @@ use crate::expression::{Mistake, Names};
 use crate::history::{self, Entry, Kind};
 use crate::message::{Effect, MAX_DELAY, MAX_OUTPUT, NoticeKind, Wake};
 use crate::names::{self, names};
-use crate::outputs::{MAX_ALL_BESIDE, Place, all_beside};
+use crate::outputs::{MAX_ALL_BESIDE, Place, bytes_beside};
 use crate::pools;
 use crate::retry::{Late, Rung, Then};
 use crate::step::{Direction, Failure, FailureKind, State, Step};
@@ -162,7 +163,7 @@ impl<'a> Change<'a> {
                 self.take_turns(Direction::Undo, true);
                 // If nothing was ever done, the undo ends before it begins.
                 if !self.task.steps.iter().any(Step::owes_undo) {
-                    self.end(Phase::Undone, Kind::TaskUndone, NoticeKind::Undone);
+                    self.end_undo();
                 }
             }
             Phase::Processed | Phase::Undone | Phase::Error | Phase::UndoError => {}
@@ -187,9 +188,7 @@ impl<'a> Change<'a> {
                     self.fail_whole(None, self.turn.workflow.on_failure, reason);
                 }
             },
-            Phase::Undoing if !steps.iter().any(Step::owes_undo) => {
-                self.end(Phase::Undone, Kind::TaskUndone, NoticeKind::Undone);
-            }
+            Phase::Undoing if !steps.iter().any(Step::owes_undo) => self.end_undo(),
             Phase::Forward | Phase::Undoing | Phase::Processed | Phase::Undone | Phase::Error | Phase::UndoError => {}
         }
     }
@@ -229,13 +228,23 @@ impl<'a> Change<'a> {
         }
     }
 
+    /// The undo had begun with some steps, and now covers all.
+    pub(crate) fn undo_the_rest(&mut self) {
+        self.settle_by_events();
+        self.decide_undo();
+    }
+
     /// Undo covers each step that was done, failed, or may have run; a step that was never handed out stays. A step that
     /// was refused did nothing: an undo that needs something of that step is left out.
     fn decide_undo(&mut self) {
         if !self.task.is_undo_begun() {
             self.settle_by_events();
         }
-        for (step, spec) in self.task.steps.iter_mut().zip(&self.turn.workflow.steps) {
+        let again = self.task.again.as_ref();
+        for (index, (step, spec)) in self.task.steps.iter_mut().zip(&self.turn.workflow.steps).enumerate() {
+            if again.is_some_and(|again| !again.has(index)) {
+                continue;
+            }
             if matches!(step.state, State::Waiting { .. }) {
                 step.state = State::Pending { not_before: None };
             }
@@ -362,7 +371,7 @@ impl<'a> Change<'a> {
         }
         let names = names(&self.task, index, Direction::Do, self.turn);
         let test = match &spec.when {
-            Some(when) if self.task.steps[index].attempt == 0 => when.test(&names).map(Some),
+            Some(when) if !self.task.steps[index].is_tried() => when.test(&names).map(Some),
             Some(_) | None => Ok(None),
         };
         let value = spec.value.as_ref().map(|value| value.evaluate(&names));
@@ -565,7 +574,7 @@ impl<'a> Change<'a> {
             Place::Record(value) => (Some(value).filter(|value| !value.is_null()), None),
             Place::Beside(beside) => (None, Some(beside)),
         };
-        let all: usize = all_beside(&self.task).map(|beside| beside.bytes).sum();
+        let all = bytes_beside(&self.task);
         if all > MAX_ALL_BESIDE {
             self.task.steps[index].beside = None;
             let limit = format!("the limit for the long outputs of an order is {MAX_ALL_BESIDE} bytes together");
@@ -823,6 +832,7 @@ impl<'a> Change<'a> {
     /// Everything done is now undone; nothing new starts forward.
     pub(crate) fn turn_to_undo(&mut self, reason: String) {
         self.drop_migration("the order is being undone");
+        self.task.again = None;
         self.task.phase = Phase::Undoing;
         self.task.turned_at = self.task.version;
         self.task.alert = None;

@@ -1,6 +1,7 @@
 //! The input and the output of a decision about a task, shared by [`crate::scheduler`], [`crate::operator`] and
 //! [`crate::change`], so that none of them needs another's types.
 
+use crate::again;
 use crate::control::Agents;
 use crate::message::{Effect, Reply};
 use crate::migrate::Rule;
@@ -272,6 +273,8 @@ pub enum What {
         /// Then try again what failed, as [`What::Resubmit`] does.
         resubmits: bool,
     },
+    /// Do steps again, and all that come after them.
+    RunAgain(again::Wish),
 }
 
 /// Why an act is refused. `Display` is a sentence for the operator.
@@ -366,6 +369,12 @@ pub enum Refusal {
     /// It cannot go on under that definition.
     #[error("the order cannot go on under that definition; a step or the order breaks this rule: {0}")]
     Migration(Rule),
+    /// It cannot be run again.
+    #[error("the order cannot be run again as asked; a step or the order breaks this rule: {0}")]
+    Again(again::Rule),
+    /// It is about to be run again.
+    #[error("steps of the order are being undone before they are done again; wait for that")]
+    RunsAgain,
     /// All inputs that operators set for an order's steps are longer than [`MAX_INPUTS`] together.
     #[error("the inputs of this order's steps would be longer than 65536 bytes together; replace one with a reference")]
     LongInputs,

@@ -5,7 +5,7 @@
 
 use crate::history::{self, Entry, Kind, act_text};
 use crate::order::Id;
-use crate::step::{Kids, Step};
+use crate::step::{Kids, Rounds, Step};
 use crate::task::{Alert, Phase, Task};
 use crate::time::Timestamp;
 
@@ -127,6 +127,7 @@ fn bare(task: &Task) -> Task {
         parent,
         pins,
         migration,
+        again,
         output: _,
         log,
     } = task.clone();
@@ -171,6 +172,7 @@ fn bare(task: &Task) -> Task {
         parent,
         pins,
         migration,
+        again,
         output: None,
         log: log.into_iter().map(entry).collect(),
     }
@@ -198,6 +200,7 @@ fn bare_step(step: Step) -> Step {
         alert_at,
         heart: _,
         kids,
+        rounds,
     } = step;
     Step {
         state,
@@ -220,6 +223,8 @@ fn bare_step(step: Step) -> Step {
         alert_at,
         heart: None,
         kids: kids.map(bare_kids),
+        // The outputs of earlier rounds are erased with the others.
+        rounds: rounds.map(|rounds| Rounds { replaced: Vec::new(), ..rounds }),
     }
 }
 

@@ -121,6 +121,12 @@ pub enum Kind {
     /// It stays under its definition, although an operator wanted another one.
     #[serde(rename = "N")]
     NotMigrated,
+    /// An operator wants steps to be done again.
+    #[serde(rename = "oa")]
+    RunAgain,
+    /// These steps are put back, so that they are done again.
+    #[serde(rename = "B")]
+    PutBack,
 }
 
 impl Kind {
@@ -137,6 +143,7 @@ impl Kind {
             | Self::Paused
             | Self::Resumed
             | Self::MigrationAsked
+            | Self::RunAgain
             | Self::Erasing
             | Self::Erased => true,
             Self::Claimed
@@ -162,7 +169,8 @@ impl Kind {
             | Self::TaskError
             | Self::AlertSent
             | Self::Migrated
-            | Self::NotMigrated => false,
+            | Self::NotMigrated
+            | Self::PutBack => false,
         }
     }
 }

@@ -8,6 +8,7 @@
 //! Words (the pattern's own): a *task* is one run of a *workflow*, a named list of *steps*; an *agent* does one step at
 //! one remote service; `complete_by` is the time after which only the *supervisor* touches a step.
 
+pub mod again;
 mod change;
 pub mod control;
 pub mod decision;

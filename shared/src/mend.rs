@@ -250,7 +250,7 @@ fn unfit(step: &Step, task: &Task, spec: &Spec, latest: Timestamp) -> Option<(&'
     let longest = spec.undo.as_ref().map_or(spec.timeout, |undo| undo.timeout.max(spec.timeout));
     let whole = plus(task.updated_at, longest);
     let owes_undo = step.owes_undo();
-    let is_left_out = task.is_undo_begun() && step.may_have_run() && !step.is_undo_begun();
+    let is_left_out = task.again.is_none() && task.is_undo_begun() && step.may_have_run() && !step.is_undo_begun();
     let rules = [
         (step.is_undo_begun() && is_forward, "state", "belongs to an undo, but `ph` says that no undo has begun"),
         (
@@ -294,7 +294,7 @@ fn unfit(step: &Step, task: &Task, spec: &Spec, latest: Timestamp) -> Option<(&'
             "is Waiting, but not as its definition says: set it to Pending",
         ),
         (
-            step.state == State::PassedOver && step.attempt > 0,
+            step.state == State::PassedOver && step.is_tried(),
             "state",
             "is PassedOver, but the step was attempted: set it to Skipped",
         ),

@@ -266,7 +266,9 @@ fn of_step_that_came(
     }
     let may_have_run = has_effect(task, index);
     let is_open = !step.is_settled();
-    let is_tried = is_open && step.attempt > 0;
+    // With a new key a step that was put back may send something else.
+    let has_new_key = step.rounds.as_ref().is_some_and(|rounds| rounds.key == rounds.round) && !step.is_tried();
+    let is_tried = is_open && step.attempt > 0 && !has_new_key;
     let waits = matches!(step.state, State::Waiting { .. });
     let ran_before = |earlier: usize| has_effect(task, earlier);
     let is_before = |name: &str| new.before(after).iter().any(|&i| new.steps[i].name == name);
@@ -417,7 +419,7 @@ pub fn plan(task: &Task, old: &Workflow, new: &Workflow) -> Plan {
         };
         let (step, will) = (&task.steps[index], &new.steps[after]);
         let is_again = match step.state {
-            State::Pending { .. } | State::Failed => step.attempt > 0 && !is_undoing,
+            State::Pending { .. } | State::Failed => step.is_tried() && !is_undoing,
             State::UndoPending { .. } => step.undo_failures > 0,
             State::UndoFailed => true,
             _ => false,

@@ -5,6 +5,7 @@
 //! changes the record, and a Wake or the due row continues from there, so the operator function needs no right on
 //! agents' queues. An act that ends an order owes its notice like a strict one, because no queue redelivers an act.
 
+use crate::again;
 use crate::change::{self, Change, child, list};
 use crate::decision::{Act, Decision, Kept, Refusal, Turn, What};
 use crate::history::{self, Entry, Kind};
@@ -81,6 +82,7 @@ pub(crate) fn act(task: &Task, act: &Act, turn: &Turn<'_>) -> Decision {
         What::Pause => pause(task, act, turn),
         What::Resume => unpause(task, act, turn),
         What::Migrate { to, resubmits } => migrate(task, act, to, *resubmits, turn),
+        What::RunAgain(wish) => run_again(task, act, wish, turn),
         What::Cancel | What::Undo => {
             let change = undo(task, act, turn).map(|mut change| {
                 change.owe_final_notice();
@@ -112,6 +114,11 @@ fn children_of(task: &Task, what: &What, turn: &Turn<'_>) -> Vec<Effect> {
         What::Resume => child::ask_open(task, &Wish::Resume, turn),
         // Its records must outlast it, and it may take longer than they would.
         What::Undo if matches!(task.phase, Phase::Processed | Phase::Undoing) && task.expires => {
+            child::ask_all(task, &Wish::Keep, turn)
+        }
+        What::RunAgain(_)
+            if matches!(task.phase, Phase::Processed | Phase::Undone | Phase::Undoing) && task.expires =>
+        {
             child::ask_all(task, &Wish::Keep, turn)
         }
         _ => Vec::new(),
@@ -164,6 +171,10 @@ fn is_last_act(task: &Task, act: &Act, turn: &Turn<'_>) -> bool {
             reason = with_definition(&act.reason, to, *resubmits);
             *kind == Kind::MigrationAsked
         }
+        What::RunAgain(wish) => {
+            reason = from_where(&act.reason, wish);
+            *kind == Kind::RunAgain
+        }
     };
     is_same && text.as_deref() == Some(&*history::act_text(&act.by, &reason))
 }
@@ -184,6 +195,12 @@ fn with_inputs(reason: &str, step: &str, inputs: &BTreeMap<usize, Value>) -> Str
 /// The reason of a migration as the history records it.
 fn with_definition(reason: &str, to: &Hash, resubmits: bool) -> String {
     format!("{reason} ({} to {to})", if resubmits { "resubmit and migrate" } else { "migrate" })
+}
+
+/// The reason for running again as the history records it.
+fn from_where(reason: &str, wish: &again::Wish) -> String {
+    let keys = if wish.new_keys { ", with new keys" } else { "" };
+    format!("{reason} (again from {}{keys})", wish.from.join(", "))
 }
 
 fn keep(why: Kept) -> Decision {
@@ -316,7 +333,7 @@ fn left_to_a_person(task: &Task, index: usize, turn: &Turn<'_>) -> Option<Direct
     let step = &task.steps[index];
     match (task.phase, &step.state) {
         (Phase::Error, State::Failed) => Some(Direction::Do),
-        (Phase::Error | Phase::Forward, State::Pending { .. }) if step.attempt > 0 => Some(Direction::Do),
+        (Phase::Error | Phase::Forward, State::Pending { .. }) if step.is_tried() => Some(Direction::Do),
         // The order that it started goes on by itself.
         (Phase::Error | Phase::Forward, State::Waiting { .. }) if step.kids.is_none() => Some(Direction::Do),
         // A look was sent ahead of its time, and changes nothing.
@@ -405,6 +422,9 @@ fn pause<'a>(task: &Task, act: &Act, turn: &'a Turn<'a>) -> Decided<'a> {
 
 /// Records under which definition the order is to go on. The engine does that once it is possible, most often at once.
 fn migrate<'a>(task: &Task, act: &Act, to: &Hash, resubmits: bool, turn: &'a Turn<'a>) -> Decided<'a> {
+    if task.again.is_some() {
+        return Err(Refusal::RunsAgain);
+    }
     match task.phase {
         Phase::Forward | Phase::Undoing if resubmits => return Err(Refusal::NotStopped),
         Phase::Forward | Phase::Undoing | Phase::Error | Phase::UndoError => {}
@@ -433,6 +453,21 @@ fn migrate<'a>(task: &Task, act: &Act, to: &Hash, resubmits: bool, turn: &'a Tur
     Ok(Some(change))
 }
 
+/// Turns the task to undo what its steps are to do again.
+fn run_again<'a>(task: &Task, act: &Act, wish: &again::Wish, turn: &'a Turn<'a>) -> Decided<'a> {
+    // One of an earlier version may have been lost with its answer.
+    if task.again.is_some() {
+        return if is_last_act(task, act, turn) { Ok(None) } else { Err(Refusal::RunsAgain) };
+    }
+    let again = again::check(task, turn.workflow, wish).map_err(|why| Refusal::Again(why.rule))?;
+    // The notice of the end that is taken back may not have gone out.
+    let untold = if task.notice_owed { change::turn_notices(task, turn) } else { Vec::new() };
+    let mut change = Change::begin(task, turn).with(untold);
+    change.note_act(Kind::RunAgain, None, &act.by, &from_where(&act.reason, wish));
+    change.run_again(again);
+    Ok(Some(change))
+}
+
 fn unpause<'a>(task: &Task, act: &Act, turn: &'a Turn<'a>) -> Decided<'a> {
     if task.paused_at.is_none() {
         return Err(Refusal::NotPaused);
@@ -455,6 +490,8 @@ fn undo<'a>(task: &Task, act: &Act, turn: &'a Turn<'a>) -> Result<Change<'a>, Bo
         Phase::Forward | Phase::Error => {}
         Phase::Processed if kind == Kind::UndoAsked && task.is_erased() => return refuse(Refusal::Erased),
         Phase::Processed if kind == Kind::UndoAsked => {}
+        // The steps that were to be done again are undone with all others.
+        Phase::Undoing if task.again.is_some() => {}
         // A repeated act: the Wake and the notice of the first may not have gone out.
         Phase::Undoing | Phase::Undone => return Err(Box::new(repeated(task, turn))),
         Phase::Processed => return refuse(Refusal::Ended),
@@ -468,6 +505,9 @@ fn undo<'a>(task: &Task, act: &Act, turn: &'a Turn<'a>) -> Result<Change<'a>, Bo
     change = change.with(if task.phase == Phase::Processed { children_of(task, &act.what, turn) } else { Vec::new() });
     change.end_pause();
     change.turn_to_undo(format!("{word} by {}: {}", act.by, act.reason));
+    if task.again.is_some() && task.is_undo_begun() {
+        change.undo_the_rest();
+    }
     // No request was ever sent, so there is nothing to wait for. An act claims nothing, not even an undo.
     if change.task.forward_by.is_none() && change.has_nothing_to_undo() {
         change.advance();

@@ -248,11 +248,17 @@ pub fn beside(task: &Task) -> BTreeSet<&Hash> {
     all_beside(task).map(|beside| &beside.hash).collect()
 }
 
-/// What `task` has beside its record: outputs, and what a person gave items of lists.
-pub(crate) fn all_beside(task: &Task) -> impl Iterator<Item = &Beside> {
+/// The bytes of these outputs together.
+pub(crate) fn bytes_beside(task: &Task) -> usize {
+    all_beside(task).map(|beside| beside.bytes).sum()
+}
+
+/// What `task` has beside its record: outputs, those of earlier rounds, and what a person gave items of lists.
+fn all_beside(task: &Task) -> impl Iterator<Item = &Beside> {
     task.steps.iter().flat_map(|step| {
+        let replaced = step.rounds.iter().flat_map(|rounds| &rounds.replaced);
         let items = step.kids.as_ref().and_then(|kids| kids.items.as_ref());
-        step.beside.iter().chain(items.into_iter().flat_map(|items| items.inputs.values()))
+        step.beside.iter().chain(replaced).chain(items.into_iter().flat_map(|items| items.inputs.values()))
     })
 }
 

@@ -221,7 +221,7 @@ pub(crate) fn on_wake(task: &Task, seen: u64, hops: u32, turn: &Turn<'_>) -> Dec
     // If an older, late Wake began it, the undo could end before that notice is out, and then no message would send it
     // (simulation, seed 21279 of workflows/order.toml).
     // A child that runs on while its parent waits for other steps would have more to undo.
-    if task.phase == Phase::Undoing && !task.is_undo_begun() {
+    if task.phase == Phase::Undoing && !task.is_undo_begun() && task.again.is_none() {
         again.extend(change::child::ask_open(task, &Wish::Undo, turn));
     }
     // A child may have been made in the moment of a pause.

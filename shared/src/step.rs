@@ -143,6 +143,27 @@ pub struct Step {
     /// The order that it started, if it did. From then on it counts as tried.
     #[serde(rename = "kd", default, skip_serializing_if = "Option::is_none")]
     pub kids: Option<Kids>,
+    /// How often it was put back to be done again, if it was.
+    #[serde(rename = "rd", default, skip_serializing_if = "Option::is_none")]
+    pub rounds: Option<Rounds>,
+}
+
+/// The rounds of a step that is [done again](crate::again).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rounds {
+    /// How often it was put back. It is in the address of its callback and in the form behind its link.
+    #[serde(rename = "n", default, skip_serializing_if = "is_zero")]
+    pub round: u32,
+    /// Attempts of the rounds before.
+    #[serde(rename = "b", default, skip_serializing_if = "is_zero")]
+    pub before: u32,
+    /// The round in which its idempotency keys were last new; 0 if they are those of the first one.
+    #[serde(rename = "k", default, skip_serializing_if = "is_zero")]
+    pub key: u32,
+    /// The long outputs of the rounds before. No step reads them; they expire and are erased with the record.
+    #[serde(rename = "o", default, skip_serializing_if = "Vec::is_empty")]
+    pub replaced: Vec<Beside>,
 }
 
 /// The order that a step started, or its orders.
@@ -322,6 +343,8 @@ struct Recorded {
     heart: Option<Heart>,
     #[serde(rename = "kd")]
     kids: Option<Kids>,
+    #[serde(rename = "rd")]
+    rounds: Option<Rounds>,
 }
 
 /// The names of [`State`].
@@ -403,6 +426,7 @@ impl TryFrom<Recorded> for Step {
             alert_at: read.alert_at,
             heart: read.heart,
             kids: read.kids,
+            rounds: read.rounds,
         })
     }
 }
@@ -440,7 +464,20 @@ impl Step {
             alert_at: None,
             heart: None,
             kids: None,
+            rounds: None,
         }
+    }
+
+    /// How often it was put back to be done again.
+    #[must_use]
+    pub fn rounds(&self) -> u32 {
+        self.rounds.as_ref().map_or(0, |rounds| rounds.round)
+    }
+
+    /// Whether it was handed out since it was last put back.
+    #[must_use]
+    pub fn is_tried(&self) -> bool {
+        self.attempt > self.rounds.as_ref().map_or(0, |rounds| rounds.before)
     }
 
     /// Whether nothing more happens to it on the way forward. What it means for a step after it depends on the edge.
@@ -562,7 +599,7 @@ impl Step {
             // An event that did not come may fail and be caught.
             // Only a step whose service accepted its work waits after an attempt.
             State::Pending { .. } | State::Waiting { .. } | State::Skipped | State::Failed | State::Caught => {
-                self.attempt > 0
+                self.is_tried()
             }
             State::PassedOver => false,
             State::Processing { .. }

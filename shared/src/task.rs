@@ -1,5 +1,6 @@
 //! The TASK record: everything the system knows about one order's progress. It is the truth; messages are only hints.
 
+use crate::again::Again;
 use crate::history;
 use crate::message::MAX_DELAY;
 use crate::migrate::Migration;
@@ -287,6 +288,9 @@ pub struct Task {
     /// The definition under which an operator wants it to go on, until it does. Nothing is claimed until then.
     #[serde(rename = "mg", default, skip_serializing_if = "Option::is_none")]
     pub migration: Option<Migration>,
+    /// The steps that are put back once what they did is undone. Until then only they are undone.
+    #[serde(rename = "ag", default, skip_serializing_if = "Option::is_none")]
+    pub again: Option<Again>,
     /// What it returned, if it is done and its workflow says so.
     #[serde(rename = "out", default, skip_serializing_if = "Option::is_none")]
     pub output: Option<Value>,
@@ -419,6 +423,7 @@ impl Task {
             parent: None,
             pins: BTreeMap::new(),
             migration: None,
+            again: None,
             output: None,
             log: Vec::new(),
         }
@@ -638,7 +643,9 @@ impl Task {
     /// Whether the turn of a step has come.
     #[must_use]
     pub fn has_begun(&self) -> bool {
-        self.steps.iter().any(|step| step.attempt > 0 || !matches!(step.state, State::Pending { .. }))
+        self.steps
+            .iter()
+            .any(|step| step.attempt > 0 || step.rounds.is_some() || !matches!(step.state, State::Pending { .. }))
     }
 
     /// The events that are kept for steps to come.

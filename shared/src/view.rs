@@ -39,6 +39,9 @@ pub struct Status {
     /// Hash of the definition under which an operator wants it to go on, until it does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub migrating_to: Option<String>,
+    /// The steps that are done again once what they did is undone, by name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub running_again: Vec<String>,
     /// When its personal data was erased (UTC, milliseconds), with that of the orders that it started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub erased_at: Option<Timestamp>,
@@ -267,6 +270,7 @@ pub fn status(task: &Task, workflow: &Workflow, skew: SignedDuration) -> Status 
         deadline: task.deadline.filter(|_| task.phase == Phase::Forward),
         paused_at: task.paused_at,
         migrating_to: task.migration.as_ref().map(|migration| migration.to.to_string()),
+        running_again: running_again(task, workflow),
         erased_at: task.erased().map(|entry| entry.at(task.created_at)),
         reference: task.reference.clone(),
         labels: task.labels.clone(),
@@ -290,6 +294,11 @@ pub fn status(task: &Task, workflow: &Workflow, skew: SignedDuration) -> Status 
         steps: (0..task.steps.len()).map(|index| step_status(task, index, workflow)).collect(),
         events: task.events.iter().map(|event| event_status(event, workflow)).collect(),
     }
+}
+
+fn running_again(task: &Task, workflow: &Workflow) -> Vec<String> {
+    let steps = task.again.iter().flat_map(|again| &again.steps);
+    steps.filter_map(|&step| Some(workflow.steps.get(usize::from(step))?.name.clone())).collect()
 }
 
 fn event_status(event: &Arrival, workflow: &Workflow) -> EventStatus {

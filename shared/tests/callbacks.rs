@@ -40,7 +40,7 @@ fn accepted_work_waits_for_its_callback() {
     let mut bench = with_secret(STEPS);
     bench.wake(0);
     let own = bench.request("a").callback.clone();
-    assert_eq!(own, Some(address("https://orders.example", &bench.task.id, "a", "s")));
+    assert_eq!(own, Some(address("https://orders.example", &bench.task.id, "a", 0, "s")));
     let answer = accepted(&bench);
     bench.at(1_000).on(&answer).is("Pending a=Waiting+3600000#1 b=Pending", "");
     assert_eq!(
@@ -210,7 +210,7 @@ fn a_deployment_without_an_address_fails_the_step_that_hands_one_out() {
 #[test]
 fn a_token_fits_one_step_of_one_order() {
     let id = bench(STEPS, json!({})).task.id;
-    let url = address("https://orders.example/", &id, "a", "secret");
+    let url = address("https://orders.example/", &id, "a", 0, "secret");
     let token = url.rsplit('/').next().unwrap();
     assert_eq!(url, format!("https://orders.example/callbacks/{id}/a/{token}"));
     assert!(is_token(token, "secret", "a"));

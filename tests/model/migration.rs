@@ -29,9 +29,9 @@ fn members(set: Set) -> impl Iterator<Item = usize> {
 
 /// Which of the first steps there are, and what is before each, directly or indirectly.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Graph {
-    steps: Set,
-    before: [Set; 4],
+pub(crate) struct Graph {
+    pub(crate) steps: Set,
+    pub(crate) before: [Set; 4],
 }
 
 impl Graph {
@@ -57,7 +57,7 @@ impl Graph {
     }
 
     /// One of each form with 1 to `most` steps.
-    fn forms(most: usize) -> Vec<Self> {
+    pub(crate) fn forms(most: usize) -> Vec<Self> {
         (1..=most)
             .flat_map(|count| Self::all_of((1 << count) - 1).into_iter().filter(Self::is_first_of_its_form))
             .collect()

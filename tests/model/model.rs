@@ -3,6 +3,7 @@
 //!
 //! `cargo test -p stepwarden-model` runs the quick bounds, `MODEL=full` the large ones. // J5
 
+mod again;
 mod defects;
 mod family;
 mod list;

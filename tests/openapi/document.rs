@@ -3,7 +3,7 @@
 
 use edge::auth::Scopes;
 use edge::problem::{self, CODES};
-use operator::{act, agents, bulk, details, erase, items, jobs, list, mend, migrate, overview, queues, workflows};
+use operator::{act, again, agents, bulk, details, erase, items, jobs, list, mend, migrate, overview, queues, workflows};
 use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, SchemaGenerator};
 use serde_json::{Map, Value, json};
@@ -618,6 +618,26 @@ pub fn routes() -> Vec<Route> {
             .with("ETag")
             .refuses(&["no_such_order", "unreadable", "order_moved", "not_allowed", "not_possible"]),
     );
+    let path = format!("/orders/{{order_id}}/actions/{}", again::NAME);
+    all.push(
+        Route::new("post", &path, "runAgain", "operator", "Do steps of an order again, and all that come after them")
+            .says(
+                "Also of an order that has ended. What these steps did is undone first, the last one first. A step that was undone gets a \
+                 new idempotency key; another one keeps its key, so that its service does nothing twice. Nothing that came in for a step \
+                 before counts again. A dry run changes nothing.",
+            )
+            .takes([order_id()])
+            .body(reference("RunAgain"), json!({"by": "ann", "reason": "the wrong box", "from": ["charge"], "dry_run": true}))
+            .answers(
+                200,
+                "What was recorded, or would be.",
+                "RunAgainResult",
+                json!({"order_id": ID, "outcome": "would_apply", "version": 8, "again": ["charge", "ship"],
+                       "undone_first": ["ship", "charge"], "stays": [], "new_keys": ["charge", "ship"], "old_keys": [], "new_orders": []}),
+            )
+            .with("ETag")
+            .refuses(&["no_such_order", "unreadable", "order_moved", "not_allowed"]),
+    );
     all.push(
         Route::new("post", "/orders/{order_id}/erasure", "eraseOrder", "erasure", "Erase what an order says about people")
             .says(
@@ -769,6 +789,7 @@ fn schemas() -> Value {
     named::<queues::Redrive>(&mut reads);
     named::<mend::Mend>(&mut reads);
     named::<migrate::Migrate>(&mut reads);
+    named::<again::RunAgain>(&mut reads);
     named::<workflows::Put>(&mut reads);
     named::<workflows::Activation>(&mut reads);
     named::<workflows::Wish>(&mut reads);
@@ -797,6 +818,7 @@ fn schemas() -> Value {
     named::<items::Page>(&mut writes);
     named::<mend::Record>(&mut writes);
     named::<migrate::Report>(&mut writes);
+    named::<again::Report>(&mut writes);
     named::<erase::Erased>(&mut writes);
     named::<workflows::All>(&mut writes);
     named::<workflows::Details>(&mut writes);

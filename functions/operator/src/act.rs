@@ -233,6 +233,7 @@ fn verb(what: &What) -> &'static str {
         What::Pause => "pause",
         What::Resume => "resume",
         What::Migrate { .. } => "migrate",
+        What::RunAgain(_) => "run again",
     }
 }
 

@@ -1,6 +1,7 @@
 //! The operator routes of the HTTP API, as API Gateway passes them on (payload format 2.0).
 
 use crate::act::{self, Done, Why};
+use crate::again::{self, RunAgain};
 use crate::agents::{All, Set};
 use crate::mend::{self, Mend};
 use crate::migrate::{self, Migrate};
@@ -136,6 +137,13 @@ async fn route(operator: &Operator, event: &ApiGatewayV2httpRequest) -> Result<A
             let report = Box::pin(operator.migrate(id, &wish, caller(event))).await?;
             Ok(json_answer(200, &report, &[("etag", &format!("\"{}\"", report.version))]))
         }
+        ("POST", ["orders", id, "actions", again::NAME]) => {
+            let wish: RunAgain = parse(event)?;
+            traces::set("act", again::NAME);
+            traces::set("task.id", (*id).to_owned());
+            let report = Box::pin(operator.run_again(id, &wish, caller(event))).await?;
+            Ok(json_answer(200, &report, &[("etag", &format!("\"{}\"", report.version))]))
+        }
         ("POST", ["orders", id, "actions", name]) => post_act(operator, event, id, name).await,
         ("POST", ["orders", id, "erasure"]) => {
             let why: Why = parse(event)?;
@@ -260,7 +268,12 @@ async fn post_act(
     let body: act::Body = parse(event)?;
     let what = act::what(name, &body).unwrap_or_else(|| {
         let names = act::NAMES.join(", ");
-        let detail = format!("there is no act `{name}`; write one of {names}, {}, {}", migrate::NAME, mend::NAME);
+        let detail = format!(
+            "there is no act `{name}`; write one of {names}, {}, {}, {}",
+            migrate::NAME,
+            again::NAME,
+            mend::NAME
+        );
         Err(problem::no_such_route(None, detail))
     })?;
     traces::set("act", name.to_owned());

@@ -4,6 +4,7 @@
 //! back, for one order or many. API, command line and console use the same code. It has no right on agents' queues.
 
 pub mod act;
+pub mod again;
 pub mod agents;
 #[cfg(feature = "deployment")]
 mod aws;

@@ -14,7 +14,7 @@ use shared::decision::{Declined, Event, Kept};
 use shared::engine::Handled;
 use shared::order::{Id, canonical_hash};
 use shared::ports::{Messenger, StateStore};
-use shared::workflow::accept::{MAX_CALLBACK, is_token};
+use shared::workflow::accept::{MAX_CALLBACK, is_token, scope};
 use stepwarden_aws::metrics;
 
 /// The answer to a callback that is recorded.
@@ -38,8 +38,14 @@ pub(crate) async fn post<S: StateStore, M: Messenger>(
     let order = Id::parse(id).ok_or_else(unknown)?;
     let task = submit.engine.store.load(&order).await.map_err(|e| unavailable(&e))?.ok_or_else(unknown)?;
     let secret = task.secret.as_deref().unwrap_or_default();
-    if !is_token(token, secret, step) {
-        return Err(unknown());
+    let handed_out = |round: u32| is_token(token, secret, &scope(step, round));
+    if !handed_out(0) || task.steps.iter().any(|step| step.rounds.is_some()) {
+        let workflow = submit.engine.workflow(&task.workflow_hash).await.map_err(|e| unavailable(&e))?;
+        let now = workflow.position(step).map(|index| task.steps[index].rounds()).ok_or_else(unknown)?;
+        if !handed_out(now) {
+            // A service may report twice, and the step that it reports about has been done again since.
+            return Err(if (0..now).any(handed_out) { refusal(Declined::Late) } else { unknown() });
+        }
     }
     let data = data::object(&body(event)?, MAX_CALLBACK, "the body", "report a reference to large data")?;
     let given = event.headers.get("idempotency-key").and_then(|value| value.to_str().ok()).map(str::trim);
@@ -90,7 +96,7 @@ fn refusal(why: Declined) -> Problem {
             problem::event_late(None, "the order has not called the service yet; send it again once it has called")
         }
         Declined::Late | Declined::Full => {
-            let detail = "the step is over, so stop: it has a callback, it was done otherwise, or the order has ended or is being undone";
+            let detail = "the step is over, so stop: it has a callback, it was done otherwise or again, or the order has ended or is being undone";
             problem::event_late(None, detail)
         }
     }

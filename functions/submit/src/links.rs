@@ -192,7 +192,9 @@ impl Found {
             Some(step) => usize::from(step) == self.index,
             None => event.name == name && event.data.is_none(),
         };
-        let over = self.task.events.iter().filter(is_over).count();
+        // A form from before the step was put back answers nothing.
+        let rounds = usize::try_from(self.task.steps[self.index].rounds()).unwrap_or_default();
+        let over = self.task.events.iter().filter(is_over).count() + rounds;
         match self.task.steps[self.index].state {
             State::Pending { .. } | State::Waiting { .. } => over,
             _ => over.saturating_sub(1),

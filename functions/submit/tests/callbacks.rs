@@ -30,7 +30,7 @@ async fn a_callback_counts_once_and_only_at_its_address() {
     let world = World::new(TEXT).await;
     let id = world.accept(json!({})).await;
     let secret = world.task(&id).await.secret.unwrap();
-    let own = address("", &id, "a", &secret);
+    let own = address("", &id, "a", 0, &secret);
     let send = async |path: &str, body: &str| {
         let (status, answer) = call(&world.submit, "POST", path, "", body).await;
         assert!(status == 202 || answer["detail"].as_str().is_some_and(|detail| detail.len() > 20), "{answer}");
@@ -47,7 +47,7 @@ async fn a_callback_counts_once_and_only_at_its_address() {
     assert!(matches!(waiting.steps[0].state, State::Waiting { event: true, .. }));
 
     // A forged address: another token, step or order, or that of another secret.
-    let other = address("", &id, "a", "another");
+    let other = address("", &id, "a", 0, "another");
     let last = if own.ends_with('0') { "1" } else { "0" };
     let forged = [
         other,

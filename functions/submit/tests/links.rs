@@ -106,7 +106,7 @@ async fn a_link_shows_the_question_and_only_its_form_answers() {
     }
     // A forged link: another token, step or order, that of a callback, or that of another secret.
     let secret = world.task(&id).await.secret.unwrap();
-    let token = accept::address("", &id, "approval", &secret).rsplit('/').next().unwrap().to_owned();
+    let token = accept::address("", &id, "approval", 0, &secret).rsplit('/').next().unwrap().to_owned();
     for path in [
         address("", &id, "approval", "another"),
         approval.replace("/approval/", "/parcel/"),

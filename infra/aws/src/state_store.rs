@@ -126,6 +126,10 @@ impl DynamoStore {
             && task.books.is_some_and(|(_, version)| version == task.version);
         let is_reopened =
             is_kept || task.phase == Phase::Undoing && !task.is_undo_begun() && task.acted_at == task.version;
+        let is_reopened = is_reopened
+            || task.phase == Phase::Forward
+                && task.acted_at == task.version
+                && task.steps.iter().any(|step| step.rounds.is_some());
         let beside = outputs::beside(task);
         if beside.is_empty() || !expires || ttl.is_none() && !is_reopened {
             return None;

@@ -57,14 +57,14 @@ impl Change<'_> {
         let is_open = match (self.task.phase, &step.state) {
             (_, State::Waiting { .. }) => true,
             (Phase::Forward | Phase::Undoing | Phase::Error, State::Pending { .. } | State::Processing { .. }) => {
-                step.attempt > 0
+                step.is_tried()
             }
             // The next resubmission takes it in place of a claim, and an undo needs to know of it.
-            (Phase::Error | Phase::Undoing, State::Failed) | (Phase::Undoing, State::Caught) => step.attempt > 0,
+            (Phase::Error | Phase::Undoing, State::Failed) | (Phase::Undoing, State::Caught) => step.is_tried(),
             _ => false,
         };
         if !is_open {
-            return Err(if step.attempt == 0 { Declined::Early } else { Declined::Late });
+            return Err(if !step.is_tried() { Declined::Early } else { Declined::Late });
         }
         let spec = &self.turn.workflow.steps[index];
         let kept = match spec.output.as_ref().or(spec.kept()) {

@@ -94,7 +94,7 @@ fn no_address() -> Mistake {
 fn callback(task: &Task, index: usize, direction: Direction, turn: &Turn<'_>) -> Option<String> {
     let spec = turn.workflow.steps.get(index).filter(|_| direction == Direction::Do && !turn.public_url.is_empty())?;
     spec.accept.as_ref()?;
-    Some(address(turn.public_url, &task.id, &spec.name, task.secret.as_deref()?))
+    Some(address(turn.public_url, &task.id, &spec.name, task.steps[index].rounds(), task.secret.as_deref()?))
 }
 
 /// The request for step `index` as claimed now. The engine adds the order's input where the file maps none. `None`: no
@@ -134,7 +134,10 @@ pub(super) fn request_for(
 ) -> Request {
     let workflow = turn.workflow;
     let (spec, step) = (&workflow.steps[index], &task.steps[index]);
-    let key = |direction: &str| format!("{}:{}:{direction}", task.id, spec.name);
+    let key = |direction: &str| match step.rounds.as_ref().map_or(0, |rounds| rounds.key) {
+        0 => format!("{}:{}:{direction}", task.id, spec.name),
+        round => format!("{}:{}:{direction}:{round}", task.id, spec.name),
+    };
     let long: Vec<usize> = long(task, index, direction, turn).collect();
     let output = |i: usize| match &task.steps[i].beside {
         Some(_) if !long.contains(&i) => None,
@@ -381,6 +384,8 @@ fn event_name(kind: Kind) -> &'static str {
         Kind::MigrationAsked => "migration_asked",
         Kind::Migrated => "migrated",
         Kind::NotMigrated => "not_migrated",
+        Kind::RunAgain => "run_again_asked",
+        Kind::PutBack => "run_again",
     }
 }
 

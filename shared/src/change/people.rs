@@ -49,6 +49,11 @@ fn awaited(workflow: &Workflow, index: usize) -> Option<&Awaited> {
     workflow.steps[index].wait.as_ref().and_then(Wait::event)
 }
 
+/// Whether step `index` is undone when the order is, or when it is run again.
+fn is_undone(task: &Task, index: usize) -> bool {
+    task.again.as_ref().is_none_or(|again| again.has(index))
+}
+
 impl Change<'_> {
     /// Operators are told that step `index` has waited for half of its time.
     pub(crate) fn alert_wait(&mut self, index: usize) {
@@ -273,12 +278,15 @@ impl Change<'_> {
                 continue;
             }
             let Some(index) = self.task.to_come(&event.name, workflow).next() else { continue };
+            if !is_undone(&self.task, index) {
+                continue;
+            }
             self.task.events[n].step = Some(u16::try_from(index).expect("at most MAX_STEPS steps"));
             if awaited(workflow, index).is_some_and(|event| event.people.is_none()) {
                 self.settle_by_event(index, n, "event", self.task.events[n].data.clone().unwrap_or_default());
             }
         }
-        for index in 0..workflow.steps.len() {
+        for index in (0..workflow.steps.len()).filter(|&index| is_undone(&self.task, index)).collect::<Vec<_>>() {
             let is_open = self.task.steps[index].state != State::Processed;
             let last = self
                 .task
@@ -306,6 +314,10 @@ impl Change<'_> {
 
     /// Ends the keeping of events that no step will take, and says so in the history.
     pub(super) fn release_unused(&mut self) {
+        // Only some steps are undone, and those that are put back let go of theirs.
+        if self.task.again.is_some() {
+            return;
+        }
         let is_over = matches!(self.task.phase, Phase::Undone | Phase::UndoError) || self.task.is_undo_begun();
         for n in 0..self.task.events.len() {
             let event = &self.task.events[n];

@@ -25,10 +25,16 @@ pub struct Accept {
 }
 
 /// The address to which the service of `step` reports, below `base`. Whoever knows it may report, so it contains a token
-/// that only an order's `secret` leads to.
+/// that only an order's `secret` leads to. One that was handed out in an earlier `round` of the step leads nowhere.
 #[must_use]
-pub fn address(base: &str, id: &Id, step: &str, secret: &str) -> String {
-    format!("{}/callbacks/{id}/{step}/{}", base.trim_end_matches('/'), token(secret, step))
+pub fn address(base: &str, id: &Id, step: &str, round: u32, secret: &str) -> String {
+    format!("{}/callbacks/{id}/{step}/{}", base.trim_end_matches('/'), token(secret, &scope(step, round)))
+}
+
+/// What the token of a callback is for: a step in one of its rounds. No step has a name with a colon.
+#[must_use]
+pub fn scope(step: &str, round: u32) -> String {
+    if round == 0 { step.to_owned() } else { format!("callback:{step}:{round}") }
 }
 
 /// 128 bits of SHA-256, in hexadecimal digits.

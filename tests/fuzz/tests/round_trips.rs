@@ -8,6 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+use shared::again::Again;
 use shared::control::Pause;
 use shared::history::{Entry, Kind};
 use shared::items::Items;
@@ -17,7 +18,7 @@ use shared::order::{Id, Order};
 use shared::outputs::Beside;
 use shared::overload::{Wait, Waits};
 use shared::retry::Calls;
-use shared::step::{Direction, Failure, FailureKind, Heart, Kids, Reminded, State, Step};
+use shared::step::{Direction, Failure, FailureKind, Heart, Kids, Reminded, Rounds, State, Step};
 use shared::strain::Strain;
 use shared::task::{Alert, Arrival, Parent, Phase, Priority, ProcessState, Task};
 use shared::workflow::Hash;
@@ -157,6 +158,12 @@ impl Draw {
                 note: draw.maybe(Self::text),
             }),
             kids: self.maybe(|draw| Kids { round: draw.small(), made: draw.small(), items: draw.maybe(Self::items) }),
+            rounds: self.maybe(|draw| Rounds {
+                round: draw.small(),
+                before: draw.small(),
+                key: draw.small(),
+                replaced: draw.many(|draw| Beside { hash: Hash(draw.text()), bytes: draw.0.usize(..) }),
+            }),
         }
     }
 
@@ -205,6 +212,8 @@ impl Draw {
             Kind::MigrationAsked,
             Kind::Migrated,
             Kind::NotMigrated,
+            Kind::RunAgain,
+            Kind::PutBack,
             Kind::UndoAsked,
             Kind::Paused,
             Kind::Resumed,
@@ -279,6 +288,7 @@ impl Draw {
                 resubmits: draw.0.bool(),
                 from: draw.maybe(Self::time),
             }),
+            again: self.maybe(|draw| Again { steps: draw.many(|draw| draw.small() as u16), new_keys: draw.0.bool() }),
             output: self.maybe(Self::content),
             secret: self.maybe(Self::text),
             log: self.many(Self::entry),

@@ -1,7 +1,8 @@
 //! The verbs that call a system's API.
 
 use super::args::{
-    Act, AgentAct, At, Command, Dlq, Erase, Event, Get, Letters, List, Mend, Migrate, One, Redrive, Submit, Watch,
+    Act, AgentAct, At, Command, Dlq, Erase, Event, Get, Letters, List, Mend, Migrate, One, Redrive, RunAgain, Submit,
+    Watch,
 };
 use super::show::{self, Cell, from_now, table, time, when};
 use super::{bulk, watch};
@@ -17,7 +18,7 @@ use operator::mend::Record;
 use operator::migrate::Report;
 use operator::overview::{Count, Overview, WaitsAt};
 use operator::queues::{LeaseRow, Leases, QueueRow, Queues};
-use operator::{act, agents};
+use operator::{act, again, agents};
 use reqwest::Method;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -70,6 +71,7 @@ pub async fn run(command: Command) -> Result<ExitCode> {
         Command::Resume(act) => return self::act("resume", act).await,
         Command::Mend(mend) => self::mend(mend).await?,
         Command::Migrate(migrate) => return self::migrate(migrate).await,
+        Command::RunAgain(again) => return run_again(again).await,
         Command::Export(one) => self::export(one).await?,
         Command::Erase(Erase { id, by, at }) => {
             let path = format!("/orders/{}/erasure", segment(&id)?);
@@ -558,6 +560,50 @@ async fn migrate(Migrate { id, to, dry_run, by, if_version, at }: Migrate) -> Re
     let is_refused = answer["outcome"] == "not_allowed";
     print(&at, &answer, migration)?;
     Ok(if is_refused { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// The exit code is 1 if a dry run finds that it is not allowed.
+async fn run_again(wish: RunAgain) -> Result<ExitCode> {
+    let RunAgain { id, from, new_keys, without_undo, dry_run, by, if_version, at } = wish;
+    let wish = json!({"from": from, "new_keys": new_keys, "without_undo": without_undo, "dry_run": dry_run, "if_version": if_version});
+    let path = format!("/orders/{}/actions/{}", segment(&id)?, again::NAME);
+    let answer = at.api().await?.post(&path, &by.body(wish)).await?;
+    let is_refused = answer["outcome"] == "not_allowed";
+    print(&at, &answer, ran_again)?;
+    Ok(if is_refused { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+fn ran_again(report: again::Report) -> String {
+    let again::Report { outcome, why, waits_until, .. } = &report;
+    let mut out = match &**outcome {
+        "applied" => "recorded; `stepwarden get` shows how far it is\n".to_owned(),
+        "repeated" => "already recorded\n".into(),
+        "would_apply" => "possible\n".into(),
+        _ => "not allowed\n".into(),
+    };
+    if let Some(why) = why {
+        let _ = writeln!(out, "  {why}");
+    }
+    if let Some(time) = waits_until {
+        let _ = writeln!(
+            out,
+            "  an earlier request can start until {}, and the undo waits for that",
+            when(*time, Timestamp::now())
+        );
+    }
+    for (title, steps) in [
+        ("undone first, in this order", &report.undone_first),
+        ("without an undo, what they did stays", &report.stays),
+        ("done again", &report.again),
+        ("with a new idempotency key", &report.new_keys),
+        ("with the old key, so the service answers as it did", &report.old_keys),
+        ("with another order in place of the one they started", &report.new_orders),
+    ] {
+        if !steps.is_empty() {
+            let _ = writeln!(out, "  {title}: {}", steps.join(", "));
+        }
+    }
+    out
 }
 
 fn migration(report: Report) -> String {

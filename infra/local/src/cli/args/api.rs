@@ -244,6 +244,32 @@ pub struct Migrate {
     pub at: At,
 }
 
+/// Steps of an order that are done again.
+#[derive(clap::Args)]
+pub struct RunAgain {
+    /// The order's id
+    pub id: String,
+    /// Step from which to run again: it and all that come after it are done again. May be given several times
+    #[arg(long, value_name = "STEP", required = true)]
+    pub from: Vec<String>,
+    /// New idempotency keys also for steps that were not undone: their services do the work a second time
+    #[arg(long)]
+    pub new_keys: bool,
+    /// Allow that what a step without an undo did stays as it is
+    #[arg(long)]
+    pub without_undo: bool,
+    /// Show what would be done, and change nothing
+    #[arg(long)]
+    pub dry_run: bool,
+    #[command(flatten)]
+    pub by: By,
+    /// Only if the order is still at this version
+    #[arg(long, value_name = "VERSION")]
+    pub if_version: Option<u64>,
+    #[command(flatten)]
+    pub at: At,
+}
+
 /// An order to erase.
 #[derive(clap::Args)]
 pub struct Erase {

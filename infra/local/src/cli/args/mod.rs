@@ -10,7 +10,7 @@ pub mod workflows;
 
 pub use api::{
     Act, AgentAct, At, Bulk, By, Console, DEFAULT_URL, Dlq, Erase, Event, Filter, Get, JobVerb, JobWhy, Jobs, Letters,
-    List, Mend, Migrate, One, Redrive, Submit, Wait, Watch,
+    List, Mend, Migrate, One, Redrive, RunAgain, Submit, Wait, Watch,
 };
 pub use local::{Bench, Completions, Demo, Doctor, Kept, Lang, New, Part, Remotes, Setup, Simulate, Test, Up};
 
@@ -236,6 +236,15 @@ pub enum Command {
         after_help = "Examples:\n  stepwarden migrate ORDER_ID --to latest --dry-run --reason \"looking\"\n  stepwarden migrate ORDER_ID --to latest --reason \"the new check\"\n  stepwarden resubmit ORDER_ID --to latest --reason \"the file is corrected\"    migrate and try again"
     )]
     Migrate(Migrate),
+    /// Do a step of an order again, and all that come after it
+    ///
+    /// Also of an order that has ended. What these steps did is undone first, the last one first. A step that was undone gets a new
+    /// idempotency key; another one keeps its key, so that its service does nothing twice. Nothing that came in for a step before
+    /// counts again: no reply, event or callback.
+    #[command(
+        after_help = "Examples:\n  stepwarden run-again ORDER_ID --from pack --dry-run --reason \"looking\"\n  stepwarden run-again ORDER_ID --from pack --reason \"the wrong box\""
+    )]
+    RunAgain(RunAgain),
     /// Print all that is kept of an order as JSON
     ///
     /// The file holds the order with its long outputs, its input, its history, its record as it is stored, and the definition that it

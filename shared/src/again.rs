@@ -1,0 +1,265 @@
+//! An order is run again from an earlier step, also one that has ended: that step and all that come after it are done once
+//! more. What they did is undone first.
+//!
+//! Pure. The wish is one save, after which the order is undone as far as these steps go; the save that finds nothing left to
+//! undo puts them back. Attempts never restart, so no earlier reply counts. Each step that is done again gets a
+//! [round](crate::step::Rounds): it is in the idempotency keys of what was undone, in the address of a callback, in the form
+//! behind a link and in the id of a started order. A key of an event is known for the whole order.
+
+use crate::outputs::MAX_ALL_BESIDE;
+use crate::step::{Direction, State, Step};
+use crate::task::{Phase, Task};
+use crate::workflow::{Step as Spec, Workflow};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+use std::fmt;
+
+/// How often a step may be done again.
+pub const MAX_ROUNDS: u32 = 20;
+/// Outputs beside the record that an order may have, with those of earlier rounds. They expire and are erased in one transaction with the
+/// record, and DynamoDB takes 100 writes.
+const MAX_BESIDE: usize = 90;
+
+/// The wish that is recorded until nothing is left to undo.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Again {
+    /// The steps that are done again, by position, in their order.
+    #[serde(rename = "s")]
+    pub steps: Vec<u16>,
+    /// Whether all of them get new idempotency keys, not only those that were undone.
+    #[serde(rename = "nk", default, skip_serializing_if = "std::ops::Not::not")]
+    pub new_keys: bool,
+}
+
+impl Again {
+    /// Whether step `index` is done again.
+    #[must_use]
+    pub fn has(&self, index: usize) -> bool {
+        self.steps.iter().any(|&step| usize::from(step) == index)
+    }
+}
+
+/// A rule that running again would break. `Display` is the end of a sentence about a step, or a sentence about the order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum Rule {
+    /// No step is named.
+    #[error("name the step from which to run again")]
+    NoStep,
+    /// The workflow has no such step.
+    #[error("the workflow has no step of this name")]
+    Unknown,
+    /// Its data is gone.
+    #[error("the order's data was erased, so nothing of it can be done or undone; submit a new order")]
+    Erased,
+    /// The order is a child.
+    #[error("the order belongs to another one; run that one again from the step that started this order")]
+    Child,
+    /// It is being undone.
+    #[error("the order is being undone; wait until it is undone, and then run it again from its first steps")]
+    Undoing,
+    /// An undo failed.
+    #[error("an undo failed; resubmit the order, or skip that undo or mark it as done, and then run it again")]
+    UndoFailed,
+    /// A migration waits.
+    #[error("the order waits for another definition; wait for that, or withdraw it")]
+    Migrating,
+    /// A step was never begun, and all before it are as they are.
+    #[error("it has not begun, so there is nothing to run again")]
+    NotBegun,
+    /// A step beside these is under way.
+    #[error("it has begun and is not settled; wait for it, or run again from it as well")]
+    Open,
+    /// A step beside these is undone.
+    #[error("it is undone; run again from it as well")]
+    Undone,
+    /// A step before has not run.
+    #[error("it was passed over, because a step before it did not run; run again from that step")]
+    PassedOver,
+    /// A list.
+    #[error("it started an order for each item of a list, and a list cannot be started again; submit a new order")]
+    List,
+    /// What it did stays.
+    #[error("it may have run and has no undo, so what it did stays; allow that, or run again from a step after it")]
+    NoUndo,
+    /// Its service would not report again.
+    #[error(
+        "its service accepts work and reports the end, and under the old key it would report nothing; ask for new keys"
+    )]
+    Accepts,
+    /// Too often.
+    #[error("it was run again 20 times already; submit a new order")]
+    Often,
+    /// Long outputs of earlier rounds fill the order.
+    #[error("the long outputs of this order, with those of earlier rounds, leave no room for more; submit a new order")]
+    Full,
+}
+
+/// Why an order cannot be run again. `Display` is a sentence.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Obstacle {
+    /// The rule that it breaks.
+    pub rule: Rule,
+    /// The name of the step, if it is about one.
+    pub step: Option<String>,
+}
+
+impl fmt::Display for Obstacle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(step) = &self.step {
+            write!(f, "step `{step}`: ")?;
+        }
+        write!(f, "{}", self.rule)
+    }
+}
+
+/// From where, and what is allowed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wish {
+    /// The steps from which to run again, by name.
+    pub from: Vec<String>,
+    /// All steps that are done again get new idempotency keys, not only those that were undone.
+    pub new_keys: bool,
+    /// What has no undo may stay as it is.
+    pub without_undo: bool,
+}
+
+fn whole(rule: Rule) -> Obstacle {
+    Obstacle { rule, step: None }
+}
+
+/// The steps `from` and all that come after them, by position.
+fn closed(from: &[usize], workflow: &Workflow) -> BTreeSet<usize> {
+    let (mut all, mut ahead) = (BTreeSet::new(), from.to_vec());
+    while let Some(step) = ahead.pop() {
+        if all.insert(step) {
+            ahead.extend(workflow.dependents(step));
+        }
+    }
+    all
+}
+
+fn has_begun(step: &Step) -> bool {
+    step.is_tried() || !matches!(step.state, State::Pending { .. })
+}
+
+/// Whether what the step did stays: it may have called something, and nothing takes that back.
+fn stays(step: &Step, spec: &Spec) -> bool {
+    let calls = spec.work(Direction::Do).is_some() && !spec.looks_safely();
+    calls && step.may_have_run() && step.state != State::Undone && spec.undo.is_none()
+}
+
+/// The steps that `wish` means, whether the rules allow it or not.
+fn meant(workflow: &Workflow, wish: &Wish) -> Result<Vec<usize>, Obstacle> {
+    let unknown = |name: &String| Obstacle { rule: Rule::Unknown, step: Some(name.clone()) };
+    let from = wish.from.iter().map(|name| workflow.position(name).ok_or_else(|| unknown(name)));
+    let from: Vec<usize> = from.collect::<Result<_, _>>()?;
+    if from.is_empty() { Err(whole(Rule::NoStep)) } else { Ok(from) }
+}
+
+/// What running `task` again as `wish` says would be.
+///
+/// # Errors
+/// The first rule that would be broken.
+pub fn check(task: &Task, workflow: &Workflow, wish: &Wish) -> Result<Again, Obstacle> {
+    let rules = [
+        (task.is_erased(), Rule::Erased),
+        (task.parent.is_some(), Rule::Child),
+        (task.phase == Phase::Undoing, Rule::Undoing),
+        (task.phase == Phase::UndoError, Rule::UndoFailed),
+        (task.migration.is_some(), Rule::Migrating),
+    ];
+    if let Some((_, rule)) = rules.into_iter().find(|(is_broken, _)| *is_broken) {
+        return Err(whole(rule));
+    }
+    let from = meant(workflow, wish)?;
+    let all = closed(&from, workflow);
+    let new_rules = |index: usize| {
+        let (step, spec) = (&task.steps[index], &workflow.steps[index]);
+        let is_in = all.contains(&index);
+        let is_from = from.contains(&index);
+        let has_list = step.kids.as_ref().is_some_and(|kids| kids.items.is_some());
+        let passed_over = step.state == State::PassedOver && spec.after.iter().any(|after| !all.contains(&after.step));
+        let rules = [
+            (is_from && !has_begun(step), Rule::NotBegun),
+            (is_from && passed_over && !ran_before(task, workflow, index, &all), Rule::PassedOver),
+            (!is_in && has_begun(step) && !step.is_settled() && step.state != State::Undone, Rule::Open),
+            (!is_in && step.state == State::Undone, Rule::Undone),
+            (is_in && has_list, Rule::List),
+            (is_in && step.rounds() >= MAX_ROUNDS, Rule::Often),
+            (is_in && !wish.without_undo && stays(step, spec), Rule::NoUndo),
+            (is_in && !wish.new_keys && spec.accept.is_some() && stays(step, spec), Rule::Accepts),
+        ];
+        rules.into_iter().find(|(is_broken, _)| *is_broken).map(|(_, rule)| rule)
+    };
+    let broken = (0..task.steps.len()).find_map(|index| Some((index, new_rules(index)?)));
+    if let Some((index, rule)) = broken {
+        return Err(Obstacle { rule, step: Some(workflow.steps[index].name.clone()) });
+    }
+    let beside = crate::outputs::beside(task).len() + all.len();
+    if beside > MAX_BESIDE || crate::outputs::bytes_beside(task) > MAX_ALL_BESIDE / 2 {
+        return Err(whole(Rule::Full));
+    }
+    let steps = all.into_iter().map(|index| u16::try_from(index).expect("at most MAX_STEPS steps"));
+    Ok(Again { steps: steps.collect(), new_keys: wish.new_keys })
+}
+
+/// Whether the step's turn would come again: what passed it over is done again, or it passed itself over.
+fn ran_before(task: &Task, workflow: &Workflow, index: usize, all: &BTreeSet<usize>) -> bool {
+    let after = &workflow.steps[index].after;
+    after.iter().all(|after| {
+        let state = &task.steps[after.step].state;
+        all.contains(&after.step)
+            || after.edge == crate::workflow::edge::Edge::Always
+            || matches!(state, State::Processed | State::Skipped)
+    })
+}
+
+/// What running again would mean for the steps of an order, each list by name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// All that are done again, in the order of the file.
+    pub again: Vec<String>,
+    /// Those that are undone before, in that order. Their services get new idempotency keys.
+    pub undone_first: Vec<String>,
+    /// Those that may have run and have no undo, so that what they did stays.
+    pub stays: Vec<String>,
+    /// Those that get a new key.
+    pub new_keys: Vec<String>,
+    /// Those that keep the old key, so that a service that knows it answers as it did and does nothing.
+    pub old_keys: Vec<String>,
+    /// Those whose order is undone, and that start another one.
+    pub new_orders: Vec<String>,
+}
+
+/// What running `task` again as `wish` says would mean, whether the rules allow it or not.
+#[must_use]
+pub fn plan(task: &Task, workflow: &Workflow, wish: &Wish) -> Plan {
+    let Ok(from) = meant(workflow, wish) else { return Plan::default() };
+    let all = closed(&from, workflow);
+    let name = |index: usize| workflow.steps[index].name.clone();
+    let is_owed = |index: &usize| {
+        let (step, spec) = (&task.steps[*index], &workflow.steps[*index]);
+        let has_undo = spec.undo.is_some() && !spec.leaves_nothing(step) || step.kids.is_some();
+        step.may_have_run() && step.state != State::Undone && has_undo
+    };
+    let mut owed: Vec<usize> = all.iter().copied().filter(is_owed).collect();
+    // A step is undone before those that it comes after.
+    owed.sort_by_key(|&index| std::cmp::Reverse((workflow.before(index).len(), index)));
+    let calls: Vec<usize> = all
+        .iter()
+        .copied()
+        .filter(|&i| workflow.steps[i].work(Direction::Do).is_some() && task.steps[i].attempt > 0)
+        .collect();
+    let is_new =
+        |index: &usize| wish.new_keys || workflow.steps[*index].undo.is_some() && task.steps[*index].may_have_run();
+    let names = |all: &mut dyn Iterator<Item = usize>| all.map(name).collect::<Vec<_>>();
+    Plan {
+        again: names(&mut all.iter().copied()),
+        undone_first: names(&mut owed.into_iter()),
+        stays: names(&mut all.iter().copied().filter(|&i| stays(&task.steps[i], &workflow.steps[i]))),
+        new_keys: names(&mut calls.iter().copied().filter(is_new)),
+        old_keys: names(&mut calls.iter().copied().filter(|index| !is_new(index))),
+        new_orders: names(&mut all.iter().copied().filter(|&i| task.steps[i].kids.is_some())),
+    }
+}
