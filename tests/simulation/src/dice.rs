@@ -140,6 +140,8 @@ classes! {
     WorkflowChange = "workflow-change", 0.25;
     /// Somebody migrates an order to another definition while it runs, and perhaps to yet another one soon after.
     Migrate = "migrate", 0.1;
+    /// Somebody runs an order again from a step, also one that has ended.
+    RunAgain = "run-again", 0.15;
 }
 
 impl Class {
@@ -148,7 +150,7 @@ impl Class {
     pub fn is_act(self) -> bool {
         use Class::{
             Accepted, Bulk, Cancel, EventAtAnyTime, MarkDone, Migrate, MoreOrders, NotYet, PauseAgent, PauseOrder,
-            Poison, Resubmit, ResubmitEdited, RetryNow, Skip, UndoAsked, WorkflowChange,
+            Poison, Resubmit, ResubmitEdited, RetryNow, RunAgain, Skip, UndoAsked, WorkflowChange,
         };
         matches!(
             self,
@@ -166,6 +168,7 @@ impl Class {
                 | Resubmit
                 | ResubmitEdited
                 | RetryNow
+                | RunAgain
                 | Skip
                 | UndoAsked
                 | WorkflowChange

@@ -349,7 +349,8 @@ impl History {
     ) {
         for (n, (step, spec)) in task.steps.iter().zip(&workflow.steps).enumerate() {
             let (applied, standing) = self.effects.of(&task.id, &spec.name);
-            if applied > 1 {
+            let rounds = usize::try_from(step.rounds()).unwrap_or(usize::MAX);
+            if applied > 1 + rounds {
                 wrong(Rule::AppliedOnce, format!("`{}` was applied {applied} times", spec.name));
             }
             // Each has a key of its own, and the service does nothing twice under one.
@@ -362,11 +363,13 @@ impl History {
                 );
             }
             let needs_none = step.state == State::PassedOver || spec.agent.is_empty();
-            if needs_none && applied > 0 {
+            if needs_none && applied > 0 && rounds == 0 {
                 wrong(Rule::Processed, format!("`{}` was applied, and it was passed over or calls nothing", spec.name));
             }
             match task.process_state() {
-                ProcessState::Processed if step.state == State::Processed && standing != 1 && !needs_none => {
+                ProcessState::Processed
+                    if step.state == State::Processed && standing != 1 && !needs_none && !left.contains(&n) =>
+                {
                     wrong(Rule::Processed, format!("`{}` is Processed with {standing} effects", spec.name));
                 }
                 ProcessState::Undone if spec.undo.is_some() && standing > 0 && !left.contains(&n) => {
@@ -546,7 +549,21 @@ fn check_pair(before: &Task, after: &Task, wrong: &mut impl FnMut(Rule, String))
     if after.updated_at < before.updated_at {
         wrong(Rule::OnlyRises, format!("version {v} is older than the one before it"));
     }
+    let put_back = |n: usize| before.steps[n].rounds() < after.steps[n].rounds();
+    let is_put_back = before.steps.len() == after.steps.len() && (0..before.steps.len()).any(put_back);
+    if is_put_back && before.again.is_none() && before.phase != Phase::Undone {
+        wrong(Rule::OnlyRises, format!("version {v}: steps are put back, although no person asked for that"));
+    }
     for (n, (old, new)) in before.steps.iter().zip(&after.steps).enumerate() {
+        let put_back = is_put_back && put_back(n);
+        if put_back
+            && old.owes_undo()
+            && after.acted_at <= before.version
+            && old.claim().is_none()
+            && old.kids.is_none()
+        {
+            wrong(Rule::OnlyRises, format!("version {v}: step {n} is put back before it is undone"));
+        }
         if new.attempt < old.attempt || new.attempt > old.attempt + 1 {
             wrong(
                 Rule::OnlyRises,
@@ -570,7 +587,7 @@ fn check_pair(before: &Task, after: &Task, wrong: &mut impl FnMut(Rule, String))
             );
         }
         let undoes = matches!(after.phase, Phase::Undoing | Phase::Undone | Phase::UndoError);
-        if old.state == State::Processed && new.state != State::Processed && !undoes {
+        if old.state == State::Processed && new.state != State::Processed && !undoes && !put_back {
             wrong(Rule::OnlyRises, format!("version {v}: step {n} is no longer Processed"));
         }
         if let State::Waiting { event: true, .. } = old.state
@@ -599,15 +616,17 @@ fn check_pair(before: &Task, after: &Task, wrong: &mut impl FnMut(Rule, String))
             wrong(Rule::OnlyRises, format!("version {v}: the wait of step {n} ends before its time"));
         }
         let is_settled = matches!(old.state, State::PassedOver | State::Caught);
-        if is_settled && new.state != old.state && !undoes {
+        if is_settled && new.state != old.state && !undoes && !put_back {
             wrong(Rule::OnlyRises, format!("version {v}: step {n} is decided again"));
         }
-        if old.state == State::Undone && new.state != State::Undone {
+        if old.state == State::Undone && new.state != State::Undone && !put_back {
             wrong(Rule::OnlyRises, format!("version {v}: step {n} is no longer Undone"));
         }
     }
     let stays = |(was, is): (&Arrival, &Arrival)| {
-        (&was.name, &was.key, &was.hash) == (&is.name, &is.key, &is.hash) && was.step.is_none_or(|n| is.step == Some(n))
+        let lets_go = is_put_back && is.step.is_none() && is.data.is_none();
+        (&was.name, &was.key, &was.hash) == (&is.name, &is.key, &is.hash)
+            && was.step.is_none_or(|n| is.step == Some(n) || lets_go && put_back(usize::from(n)))
     };
     if after.events.len() < before.events.len() || !before.events.iter().zip(&after.events).all(stays) {
         wrong(Rule::OnlyRises, format!("version {v}: an event that was accepted is forgotten"));
@@ -617,7 +636,7 @@ fn check_pair(before: &Task, after: &Task, wrong: &mut impl FnMut(Rule, String))
         matches!(step.state, State::Pending { .. }) && matches!(old.state, State::Pending { .. })
     };
     let is_open = after.phase == Phase::Forward && after.steps.iter().zip(&before.steps).all(could_take);
-    if is_open && before.events.iter().zip(&after.events).any(drops) {
+    if is_open && !is_put_back && before.events.iter().zip(&after.events).any(drops) {
         wrong(Rule::OnlyRises, format!("version {v}: an event is dropped although its step is still to come"));
     }
     let taken: Vec<_> = after.events.iter().filter_map(|event| Some((event.step?, &event.by))).collect();
@@ -637,7 +656,8 @@ fn check_pair(before: &Task, after: &Task, wrong: &mut impl FnMut(Rule, String))
         Phase::Error => !matches!(after.phase, Phase::UndoError),
         Phase::UndoError => matches!(after.phase, Phase::UndoError | Phase::Undoing | Phase::Undone),
     };
-    if !may_follow {
+    let goes_on = is_put_back && after.phase == Phase::Forward;
+    if !may_follow && !goes_on {
         wrong(Rule::OnlyRises, format!("version {v}: {:?} follows {:?}", after.phase, before.phase));
     }
 }

@@ -12,6 +12,7 @@ use crate::services::Answer;
 use crate::store::call;
 use crate::world::{Busy, CALLBACK, Knock, REPLY_QUEUE, World, id_of, key_of};
 use serde_json::{Value, json};
+use shared::again::Wish;
 use shared::control::Pause;
 use shared::decision::{Act, What};
 use shared::expression::{Mapping, Reference};
@@ -21,7 +22,7 @@ use shared::order::Id;
 use shared::ports::StateStore;
 use shared::queues;
 use shared::registry::{self, Change};
-use shared::step::{Direction, State};
+use shared::step::{Direction, State, Step};
 use shared::task::{Phase, Priority, ProcessState, Task};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -174,7 +175,7 @@ fn act(what: &What, seen: Option<u64>) -> Act {
 }
 
 /// The names of all acts, for counting.
-pub const ACTS: [&str; 13] = [
+pub const ACTS: [&str; 14] = [
     "resubmit",
     "resubmit with another input",
     "skip",
@@ -188,6 +189,7 @@ pub const ACTS: [&str; 13] = [
     "in bulk",
     "change a workflow",
     "migrate",
+    "run again",
 ];
 
 fn name(what: &What) -> &'static str {
@@ -202,6 +204,7 @@ fn name(what: &What) -> &'static str {
         What::Pause => "pause",
         What::Resume => "resume",
         What::Migrate { .. } => "migrate",
+        What::RunAgain(_) => "run again",
     }
 }
 
@@ -233,7 +236,8 @@ pub(crate) async fn meddle(world: Arc<World>, order: OrderPlan) {
     let (id, label) = (id_of(&order), format!("o{}", order.number));
     let most = last_ms(&world);
     let mut acts = Vec::new();
-    for class in [Class::Cancel, Class::UndoAsked, Class::RetryNow, Class::PauseOrder, Class::Migrate] {
+    for class in [Class::Cancel, Class::UndoAsked, Class::RetryNow, Class::PauseOrder, Class::Migrate, Class::RunAgain]
+    {
         if let Some(mut draw) = world.fires(class, &label) {
             acts.push((draw.between(0, most), class, draw));
         }
@@ -267,6 +271,7 @@ pub(crate) async fn meddle(world: Arc<World>, order: OrderPlan) {
                 ask(&world, &id, What::RetryNow { step: None }, None).await;
             }
             Class::Migrate => migrate(&world, &id, &mut draw).await,
+            Class::RunAgain => run_again(&world, &id, &mut draw).await,
             _ => pause_for(&world, &id, draw.between(100, 15_000)).await,
         }
     }
@@ -288,6 +293,27 @@ async fn migrate(world: &World, id: &Id, draw: &mut Draw) {
         ask(world, id, What::Migrate { to: own[number].hash(), resubmits }, None).await;
         wait_ms(draw.between(0, 2000)).await;
     }
+}
+
+/// Runs an order again from one of its steps, and from those without which it would be refused.
+async fn run_again(world: &World, id: &Id, draw: &mut Draw) {
+    let Some(task) = world.history().last(id).cloned() else { return };
+    let has_begun = |step: &Step| step.is_tried() || !matches!(step.state, State::Pending { .. });
+    let names =
+        |all: Vec<usize>| all.into_iter().map(|n| world.plan.workflow.steps[n].name.clone()).collect::<Vec<_>>();
+    // It may have been migrated to a definition with other steps.
+    if task.steps.len() != world.plan.workflow.steps.len() {
+        return;
+    }
+    let begun: Vec<usize> = (0..task.steps.len()).filter(|&n| has_begun(&task.steps[n])).collect();
+    if begun.is_empty() {
+        return;
+    }
+    let is_needed = |n: &usize| !task.steps[*n].is_settled();
+    let mut from: Vec<usize> = begun.iter().copied().filter(is_needed).collect();
+    from.push(*draw.pick(&begun));
+    let wish = Wish { from: names(from), new_keys: false, without_undo: true };
+    ask(world, id, What::RunAgain(wish), None).await;
 }
 
 /// Sends the events of one order: those of the script, or else each when its step waits for it, or at any time.
@@ -488,7 +514,8 @@ fn way_out(world: &World, task: &Task, way: Class, number: usize) -> Option<What
         }
         Class::MarkDone => {
             let direction = if is_undo { Direction::Undo } else { Direction::Do };
-            world.by_hand(&task.id, name, direction).map(|output| What::MarkDone { step, output })
+            let key = task.steps[failed].rounds.as_ref().map_or(0, |rounds| rounds.key);
+            world.by_hand(&task.id, name, direction, key).map(|output| What::MarkDone { step, output })
         }
         _ => Some(What::Resubmit { step: None, input: None }),
     }

@@ -33,8 +33,14 @@ pub struct Services {
 impl Services {
     /// A person does or undoes a step at the service's own console, under its agent's key. Returns the output, or
     /// `None` if it has been undone already and must not be done any more.
-    pub fn by_hand(&mut self, id: &Id, step: &str, direction: Direction, effects: &mut Effects) -> Option<Value> {
-        let key = format!("{id}:{step}:do");
+    pub fn by_hand(
+        &mut self,
+        id: &Id,
+        step: &str,
+        (direction, round): (Direction, u32),
+        effects: &mut Effects,
+    ) -> Option<Value> {
+        let key = if round == 0 { format!("{id}:{step}:do") } else { format!("{id}:{step}:do:{round}") };
         match direction {
             Direction::Do if self.undone.contains(&key) => None,
             Direction::Do => Some(self.apply(id, step, key, effects)),

@@ -520,9 +520,9 @@ impl World {
         lock(&self.answered).clone()
     }
 
-    pub fn by_hand(&self, id: &Id, step: &str, direction: Direction) -> Option<Value> {
+    pub fn by_hand(&self, id: &Id, step: &str, direction: Direction, round: u32) -> Option<Value> {
         self.trace(format_args!("somebody does {step} of {} by hand: {direction:?}", self.label(id)));
-        lock(&self.services).by_hand(id, step, direction, &mut self.history().effects)
+        lock(&self.services).by_hand(id, step, (direction, round), &mut self.history().effects)
     }
 
     /// Counts an act of a person that changed something.
