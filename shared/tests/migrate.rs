@@ -852,3 +852,30 @@ async fn a_definition_that_cannot_be_read_ends_the_wish() {
     assert!(why.contains("the definition cannot be read"), "{why}");
     assert_eq!(world.sent(), ["Wake", "x b"]);
 }
+
+// The new definition has more steps than the record has room for: the order goes on under its own, and says why.
+#[tokio::test]
+async fn a_record_without_room_for_the_definition_ends_the_wish() {
+    let more: String = (0..45).map(|n| step(&format!("e{n}"), "after = [\"d\"]")).collect();
+    let to = workflow(&(CHAIN.to_owned() + &more));
+    let world = World::new(&to).await;
+    world.migrate(&to).await;
+    world.on(world.done("a")).await;
+    world.later(60_000);
+    {
+        let mut tables = world.store.tables();
+        let task = tables.tasks.get_mut(&Id("ord_1".into())).unwrap();
+        while task.log.len() < 14 {
+            let last = task.log.last().unwrap().clone();
+            task.log.push(shared::history::Entry(last.0, Kind::AlertSent, None, 0, Some("x".repeat(90))));
+        }
+        let bytes = serde_json::to_string(task).unwrap().len();
+        task.reference = Some("r".repeat(shared::task::MAX_RECORD - bytes - 100));
+    }
+    let other = instance("s2", &world.store, &world.queues, &world.now, Layout::default());
+    other.handle(vec![(Id("ord_1".into()), Event::Wake { seen: 0, hops: 0 })]).await.pop().unwrap().unwrap();
+    let task = world.task();
+    assert_eq!((task.workflow_hash, task.migration, task.steps.len()), (workflow(CHAIN).hash(), None, 4));
+    let why = task.log.iter().find(|entry| entry.1 == Kind::NotMigrated).unwrap().4.clone().unwrap();
+    assert!(why.contains("the limit is"), "{why}");
+}
