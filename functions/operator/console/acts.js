@@ -1,9 +1,9 @@
 // What a person can do to an order: each act with what it does in words, and its dialog. Which ones fit, the API says.
 
 import { h } from "./dom.js";
-import { post, Written } from "./api.js";
+import { post, Refused, Written } from "./api.js";
 import { ask } from "./dialog.js";
-import { prose } from "./words.js";
+import { prose, when } from "./words.js";
 
 export const ACTS = {
   resubmit: { name: "Resubmit", main: true, done: "Resubmitted", undo: "The failed undo is retried with all its attempts, and the order continues to be undone. It does not go forward.", what: "The order continues from its failed steps. Each of them gets all its attempts again; finished steps stay finished." },
@@ -38,6 +38,99 @@ export function sendEvent(step, details, done) {
       return told.by ? `Sent. It counts for ${told.by}.` : "Sent.";
     },
   });
+}
+
+const id = ({ order }) => h("p", { class: "small" }, h("span", { class: "mono" }, order.order_id), ` at version ${order.version}`);
+const at = ({ order }, path) => `/orders/${encodeURIComponent(order.order_id)}/${path}`;
+const named = (lists) => h("dl", { class: "facts" }, lists.filter(([, steps]) => steps.length).map(([name, steps]) => h("div", {}, h("dt", {}, name), h("dd", {}, steps.join(", ")))));
+
+/** What a dry run found: why it is not allowed, or until when it waits, and lists of steps; `verb` does it. */
+function found(report, verb, lists, lines = []) {
+  const waits = report.waits_until && h("p", {}, "An earlier request can start until ", when(report.waits_until), ". It waits for that.");
+  return { told: [report.why && h("p", { class: "wrong" }, prose(report.why)), waits, named(lists), lines.map((line) => h("p", {}, prose(line)))], verb: report.outcome === "not_allowed" ? null : verb };
+}
+
+/** The dialog that moves the order in `details` to another definition, after it has shown what that means. */
+function migrate(details, done) {
+  const fields = [{ name: "to", label: "Definition", required: true, value: "latest", help: "Its hash, or latest for the one that new orders get." }];
+  const isError = details.order.state === "Error";
+  if (isError) fields.push({ name: "resubmit", label: "Then", kind: "select", options: ["yes", "no"], names: { yes: "try again what failed", no: "leave it in Error" } });
+  const body = ({ resubmit, ...values }) => ({ ...values, resubmit: resubmit === "yes", if_version: details.order.version });
+  ask({
+    title: "Move this order to another definition?",
+    lead: [h("p", {}, "Nothing that is done runs again, and what was done can still be undone. The order stays as it is until you have seen what changes."), id(details)],
+    fields,
+    verb: "Show what changes",
+    done,
+    async look(values) {
+      const report = await post(at(details, "actions/migrate"), { ...body(values), dry_run: true });
+      const lists = [["Tried again", report.again], ["Added", report.added], ["Left out", report.left_out], ["Changed", report.changed], ["Undone differently", report.undone_differently]];
+      const same = report.from === report.to ? ["This is the definition that the order has."] : lists.every(([, steps]) => !steps.length) ? ["No step changes."] : [];
+      return found(report, "Move it", lists, [...same, ...report.doubts]);
+    },
+    async send(values) {
+      const told = await post(at(details, "actions/migrate"), body(values));
+      if (told.outcome === "waits") return "Recorded. The order moves once no step is with an agent and no request can start any more.";
+      return told.outcome === "repeated" ? "Nothing to do: this was already recorded." : "Moved.";
+    },
+  });
+}
+
+/** The dialog that runs the order in `details` again from a step, after it has shown what that means. */
+function runAgain(details, done) {
+  const begun = details.order.steps.filter((step) => step.state !== "Pending" || step.attempts).map((step) => step.name);
+  const choice = (name, label, no, yes) => ({ name, label, kind: "select", options: ["no", "yes"], names: { no, yes } });
+  const body = (values) => ({ by: values.by, reason: values.reason, from: [values.from], new_keys: values.new_keys === "yes", without_undo: values.without_undo === "yes", if_version: details.order.version });
+  ask({
+    title: "Run this order again?",
+    lead: [h("p", {}, "The step that you choose and all that come after it are done again. What they did is undone first. The order stays as it is until you have seen what that means."), id(details)],
+    fields: [
+      { name: "from", label: "From", kind: "select", options: begun },
+      choice("without_undo", "What has no undo", "do not run it again", "run it again; what it did stays"),
+      choice("new_keys", "Idempotency keys of what was not undone", "keep them: the service answers as before", "new ones: the service does it a second time"),
+    ],
+    verb: "Show what that means",
+    danger: true,
+    done,
+    async look(values) {
+      const report = await post(at(details, "actions/run-again"), { ...body(values), dry_run: true });
+      const lists = [["Undone first", report.undone_first], ["What it did stays", report.stays], ["Done again", report.again], ["With a new key", report.new_keys], ["With the old key", report.old_keys], ["With another order", report.new_orders]];
+      return found(report, "Run it again", lists);
+    },
+    async send(values) {
+      const told = await post(at(details, "actions/run-again"), body(values));
+      return told.outcome === "repeated" ? "Nothing to do: this was already recorded." : `Recorded. The order is at version ${told.version}.`;
+    },
+  });
+}
+
+/** The dialog that erases what the order in `details` says about people. */
+function erase(details, done) {
+  const last = details.order.order_id.slice(-4);
+  ask({
+    title: "Erase the data of this order?",
+    lead: [h("p", {}, "Its input, outputs, errors, events and reasons go, also those of the orders that it started. Ids, states, attempts and times stay, with your name and reason. This cannot be taken back, and the order cannot be undone afterwards."), id(details)],
+    fields: [{ name: "confirm", label: "To confirm, type the last four characters of the order's id", required: true, most: 4 }],
+    verb: "Erase",
+    danger: true,
+    done,
+    async send({ confirm, by, reason }) {
+      if (confirm.toLowerCase() !== last.toLowerCase()) throw new Refused(400, { detail: `These are not the last four characters of ${details.order.order_id}. Nothing was erased.` });
+      const told = await post(at(details, "erasure"), { by, reason });
+      return `Erased: ${told.detail}.`;
+    },
+  });
+}
+
+/** Acts with routes of their own, beside those that the API lists: which fit the order in `details`, by name. */
+export function more({ order }) {
+  const has = { Pending: "open", Processing: "open", Undoing: "undoing", Error: "stopped", Processed: "ended", Undone: "ended" }[order.state];
+  const isOwn = !order.parent && !order.erased_at;
+  return [
+    isOwn && has !== "ended" && { name: "migrate", label: "Move to another definition…", open: migrate },
+    isOwn && has !== "undoing" && order.steps.some((step) => step.state !== "Pending" || step.attempts) && { name: "run-again", label: "Run again…", open: runAgain },
+    isOwn && has === "ended" && { name: "erase", label: "Erase…", danger: true, open: erase },
+  ].filter(Boolean);
 }
 
 const json = (value) => JSON.stringify(value ?? null, null, 2);

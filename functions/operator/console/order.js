@@ -4,7 +4,7 @@ import { h, show } from "./dom.js";
 import { get, now, Poll } from "./api.js";
 import { ago, clock, event, label, many, prose, span, when } from "./words.js";
 import { say } from "./dialog.js";
-import { act, ACTS, sendEvent } from "./acts.js";
+import { act, ACTS, more, sendEvent } from "./acts.js";
 import { graph } from "./graph.js";
 import { timeline } from "./timeline.js";
 import { counts, List } from "./items.js";
@@ -24,6 +24,9 @@ function words({ order, history, plan }) {
     lines.push(["bad", "This order waits for a person", order.reason ?? failed.map((step) => `${step.name}: ${step.last_error}`).join("; ")]);
     if (order.alert_owed) lines.push(["warn", "The alert to the operators", "has not been sent yet."]);
   } else if (order.reason) lines.push([order.state === "Undoing" ? "undo" : "undone", order.state === "Undone" ? "Undone because" : "Undoing because", order.reason]);
+  if (order.running_again?.length) lines.push(["undo", "This order runs again", `from ${order.running_again.join(", ")}. What these steps did is undone first.`]);
+  if (order.migrating_to) lines.push(["", "This order moves", `to the definition ${order.migrating_to} once no step is with an agent and no request can start any more.`]);
+  if (order.erased_at) lines.push(["undone", "The data of this order was erased", `at ${clock(order.erased_at)}.`]);
   if (order.undo_from) lines.push(["undo", "The undo begins", `at ${clock(order.undo_from)}. Until then an earlier request may still take effect, and undoing it before would leave that effect in place.`]);
   for (const step of order.paused_at ? [] : order.steps.filter((one) => one.waiting_until)) {
     const missing = step.missing === undefined ? "" : `, ${step.missing} missing`;
@@ -87,6 +90,7 @@ function buttons(details, done) {
     { class: "acts", role: "group", "aria-label": "Actions" },
     fits.map(button),
     details.order.steps.filter((step) => step.event && step.waiting_until).map((step) => h("button", { "data-key": `event-${step.name}`, id: `event-${step.name}`, onclick: () => sendEvent(step, details, done) }, `Send ${step.event}…`)),
+    more(details).map((one) => h("button", { "data-key": one.name, id: `act-${one.name}`, class: one.danger ? "danger" : null, onclick: () => one.open(details, done) }, one.label)),
     others.length > 0 && h("details", { class: "others" }, h("summary", {}, fits.length ? "Why not the others" : "Why no action is possible"), h("ul", {}, others.map((one) => h("li", {}, h("strong", {}, ACTS[one.act].name), ` ${one.why ?? "not possible"}`)))),
   );
 }

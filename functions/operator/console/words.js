@@ -92,6 +92,13 @@ const EVENTS = {
   undo_asked: ["undo requested", "act"],
   paused: ["paused", "pause"],
   resumed: ["resumed", "act"],
+  migration_asked: ["asked to move to another definition", "act"],
+  migrated: ["moved to another definition", "wait"],
+  not_migrated: ["did not move to another definition", "warn"],
+  run_again_asked: ["asked to run again", "act"],
+  run_again: ["put back to run again", "undo"],
+  erasing: ["being erased", "act"],
+  erased: ["data erased", "act"],
 };
 /** An event of the history: what happened, and how it looks. */
 export const event = (name) => {
