@@ -130,6 +130,7 @@ fn open(path: &str) -> String {
     let parts: Vec<&str> = path.split('/').map(|part| if part.starts_with('{') { "{}" } else { part }).collect();
     match parts.as_slice() {
         ["", "orders", "{}", "actions", _] => "/orders/{}/actions/{}".into(),
+        ["", "jobs", "{}", "pause" | "resume" | "abort"] => "/jobs/{}/{}".into(),
         ["", "agents", "{}", _] => "/agents/{}/{}".into(),
         ["", "workflows", "{}", _] => "/workflows/{}/{}".into(),
         parts => parts.join("/"),

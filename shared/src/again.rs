@@ -6,7 +6,7 @@
 //! [round](crate::step::Rounds): it is in the idempotency keys of what was undone, in the address of a callback, in the form
 //! behind a link and in the id of a started order. A key of an event is known for the whole order.
 
-use crate::outputs::MAX_ALL_BESIDE;
+use crate::outputs::{MAX_ALL_BESIDE, MAX_COUNT_BESIDE};
 use crate::step::{Direction, State, Step};
 use crate::task::{Phase, Task};
 use crate::workflow::{Step as Spec, Workflow};
@@ -16,9 +16,6 @@ use std::fmt;
 
 /// How often a step may be done again.
 pub const MAX_ROUNDS: u32 = 20;
-/// Outputs beside the record that an order may have, with those of earlier rounds. They expire and are erased in one transaction with the
-/// record, and DynamoDB takes 100 writes.
-const MAX_BESIDE: usize = 90;
 
 /// The wish that is recorded until nothing is left to undo.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -114,7 +111,7 @@ impl fmt::Display for Obstacle {
 }
 
 /// From where, and what is allowed.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Wish {
     /// The steps from which to run again, by name.
     pub from: Vec<String>,
@@ -196,8 +193,10 @@ pub fn check(task: &Task, workflow: &Workflow, wish: &Wish) -> Result<Again, Obs
     if let Some((index, rule)) = broken {
         return Err(Obstacle { rule, step: Some(workflow.steps[index].name.clone()) });
     }
-    let beside = crate::outputs::beside(task).len() + all.len();
-    if beside > MAX_BESIDE || crate::outputs::bytes_beside(task) > MAX_ALL_BESIDE / 2 {
+    let replaced = all.iter().filter(|&&index| task.steps[index].beside.is_some()).count();
+    if crate::outputs::ever_beside(task) + replaced > MAX_COUNT_BESIDE
+        || crate::outputs::bytes_beside(task) > MAX_ALL_BESIDE / 2
+    {
         return Err(whole(Rule::Full));
     }
     let steps = all.into_iter().map(|index| u16::try_from(index).expect("at most MAX_STEPS steps"));

@@ -13,7 +13,7 @@ use crate::items::MAX_EDITS;
 use crate::json;
 use crate::message::{Effect, MAX_OUTPUT, NoticeKind};
 use crate::migrate::{self, Migration};
-use crate::outputs::{MAX_ALL_BESIDE, all_beside};
+use crate::outputs::{MAX_ALL_BESIDE, MAX_COUNT_BESIDE, bytes_beside, ever_beside};
 use crate::scheduler;
 use crate::step::{Direction, State, Step};
 use crate::task::{Phase, Task};
@@ -261,12 +261,11 @@ fn resubmit_items<'a>(
     let kids = list::give(task, index, inputs, turn)?;
     let mut change = Change::begin(task, turn);
     change.task.steps[index].kids = Some(kids);
-    // Whatever is beside the record expires in one transaction, which takes 100 items.
     let edits =
         |step: &Step| step.kids.as_ref().and_then(|kids| kids.items.as_ref()).map_or(0, |items| items.inputs.len());
-    if change.task.steps.iter().map(edits).sum::<usize>() > MAX_EDITS
-        || all_beside(&change.task).map(|beside| beside.bytes).sum::<usize>() > MAX_ALL_BESIDE
-    {
+    let all_edits: usize = change.task.steps.iter().map(edits).sum();
+    let is_full = ever_beside(&change.task) > MAX_COUNT_BESIDE || bytes_beside(&change.task) > MAX_ALL_BESIDE;
+    if all_edits > MAX_EDITS || is_full {
         return Err(Refusal::ItemInputs);
     }
     change.resubmit(&act.by, &with_inputs(&act.reason, &turn.workflow.steps[index].name, inputs));

@@ -16,6 +16,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// Longest output of a step, in bytes of JSON. Beyond [`MAX_OUTPUT`] it is kept beside the record. The item must stay
 /// below DynamoDB's 400 KB.
 pub const MAX_BESIDE: usize = 256 * 1024;
+/// The most values of an order beside its record, with those of earlier rounds. They expire and are erased in one
+/// transaction with the record, and DynamoDB takes 100 writes.
+pub(crate) const MAX_COUNT_BESIDE: usize = 90;
 /// Longest sum of an order's outputs beside its record, in bytes of JSON. Their expiry is set in one transaction, whose
 /// items DynamoDB limits to 4 MB.
 pub const MAX_ALL_BESIDE: usize = 3 * 1024 * 1024;
@@ -246,6 +249,11 @@ impl Outputs {
 #[must_use]
 pub fn beside(task: &Task) -> BTreeSet<&Hash> {
     all_beside(task).map(|beside| &beside.hash).collect()
+}
+
+/// How many values `task` can have beside its record once all its steps have an output there.
+pub(crate) fn ever_beside(task: &Task) -> usize {
+    beside(task).len() + task.steps.iter().filter(|step| step.beside.is_none()).count()
 }
 
 /// The bytes of these outputs together.

@@ -3,7 +3,9 @@
 
 use edge::auth::Scopes;
 use edge::problem::{self, CODES};
-use operator::{act, again, agents, bulk, details, erase, items, jobs, list, mend, migrate, overview, queues, workflows};
+use operator::{
+    act, again, agents, bulk, details, erase, items, jobs, list, mend, migrate, overview, queues, workflows,
+};
 use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, SchemaGenerator};
 use serde_json::{Map, Value, json};

@@ -80,7 +80,7 @@ async fn each_refusal_says_what_to_do_and_changes_nothing() {
     let long = |bytes: usize| json!({ "cents": 1, "x": "x".repeat(bytes - r#"{"cents":1,"x":""}"#.len()) }).to_string();
     let empty = || "{}".to_owned();
     let elsewhere = |path: String| path.replace(&id.0, "ord_00000000000000000000000000");
-    let callback = accept::address("", &id, "b", &secret);
+    let callback = accept::address("", &id, "b", 0, &secret);
     let of_attempt = |attempt: u32| beat::address("", &id, "a", attempt, &secret);
 
     // Before the steps wait.
@@ -127,7 +127,7 @@ async fn each_refusal_says_what_to_do_and_changes_nothing() {
     world.handle(&id, Event::Wake { seen: 0, hops: 0 }).await;
     reply(&world, &id, "a", 1, Outcome::Deferred { error: "stopped".into(), retry_after_ms: 0 }).await;
     reply(&world, &id, "b", 1, Outcome::Accepted { output: json!({"id": 7}) }).await;
-    let another = accept::address("", &id, "b", "another secret");
+    let another = accept::address("", &id, "b", 0, "another secret");
     let of_another = beat::address("", &id, "a", 1, "another secret");
     check(
         &world,

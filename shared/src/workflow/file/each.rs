@@ -103,6 +103,8 @@ pub(super) fn of_call(each: Each, call: Step, workflow: &RawWorkflow, config: &M
         on_failure: Then::Undo,
         strict_notices: false,
         tombstones: workflow.tombstones,
+        // An item is kept as long as its parent.
+        retention: None,
         deadline: None,
         config: if reads_config { config.clone() } else { Map::new() },
         output: None,
