@@ -13,6 +13,7 @@ use crate::history::shorten;
 use crate::order::Id;
 use crate::task::{KEPT_WHEN_FULL, Task};
 use crate::time::{SignedDuration, Timestamp, plus};
+use crate::workflow::Hash;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -25,7 +26,7 @@ pub const MAX_IDS: usize = 5_000;
 pub const MAX_RATE: u32 = 100;
 /// Most orders of a page of a job, and of a chunk.
 pub const PAGE: usize = 100;
-/// Most jobs that have not ended.
+/// Most jobs under way. Those that are paused do not count.
 pub const MAX_OPEN: usize = 20;
 /// A job that has not ended by then ends by itself.
 pub const MAX_AGE: SignedDuration = SignedDuration::from_hours(30 * 24);
@@ -166,6 +167,8 @@ pub struct Job {
     /// Number of changes so far.
     #[serde(skip)]
     pub version: u64,
+    /// Of what was asked for: the same key with another request is refused.
+    pub asked: Hash,
     /// What is done to each order.
     pub what: What,
     /// The act's name, as in the routes.
@@ -436,6 +439,13 @@ impl Job {
             job.abort = Some("it is older than 30 days".into());
         }
         Some(job.ended(now)).filter(|job| job.ended_at.is_some() || job.abort != self.abort)
+    }
+
+    /// It cannot go on: what it has in progress is given up, and its end says why.
+    #[must_use]
+    pub fn give_up(&self, why: &str, now: Timestamp) -> Self {
+        let abort = self.abort.clone().unwrap_or_else(|| shorten(why, MAX_WHY));
+        Self { chunk: None, abort: Some(abort), ended_at: Some(now), ..self.next() }
     }
 
     /// A person pauses, resumes or aborts it. `None` if it is so already.

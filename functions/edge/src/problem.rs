@@ -62,7 +62,7 @@ codes! {
     invalid_input = "invalid_input", 422, "The input breaks a rule of its workflow";
     missing_idempotency_key = "missing_idempotency_key", 400, "The Idempotency-Key is missing";
     invalid_idempotency_key = "invalid_idempotency_key", 400, "The Idempotency-Key cannot be used";
-    idempotency_key_reused = "idempotency_key_reused", 422, "The Idempotency-Key belongs to another order";
+    idempotency_key_reused = "idempotency_key_reused", 422, "The Idempotency-Key belongs to another order or job";
     idempotency_key_spent = "idempotency_key_spent", 409, "The Idempotency-Key belongs to an order that is no longer kept";
     unknown_workflow = "unknown_workflow", 422, "There is no such workflow";
     unknown_reply_queue = "unknown_reply_queue", 422, "There is no such reply queue";

@@ -15,9 +15,12 @@ use shared::decision::What;
 use shared::job::{
     Control, Counts, Item, Job, JobId, MAX_IDS, MAX_OPEN, MAX_ORDERS, MAX_RATE, Note, PAGE, Page, State,
 };
+use shared::message::MAX_OUTPUT;
+use shared::operator::MAX_INPUT;
 use shared::order::Id;
 use shared::ports::{Error, JobStore};
 use shared::time::{SignedDuration, Timestamp, plus};
+use shared::workflow::Hash;
 use shared::workflow::file::MAX_NAME;
 use std::collections::{BTreeMap, HashSet};
 use stepwarden_aws::list::MAX_CURSOR;
@@ -28,6 +31,8 @@ pub const MAX_BODY: usize = 256 * 1024;
 const MAX_KEY: usize = 200;
 /// Length of an id, in characters.
 const ID: usize = 30;
+/// Most orders of a job that selects by a filter and gives no limit.
+const LIMIT: u32 = 100;
 /// Jobs on a page.
 const ROWS: usize = 20;
 /// The parameters of the results.
@@ -37,7 +42,7 @@ pub const ACTS: [&str; 9] =
     ["resubmit", "skip", "mark-done", "retry-now", "cancel", "undo", "pause", "resume", migrate::NAME];
 
 /// A job to start.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "JobStart")]
 pub struct Start {
@@ -75,11 +80,10 @@ pub struct Start {
     #[schemars(range(min = 1, max = MAX_RATE))]
     #[serde(deserialize_with = "whole_number::number")]
     pub rate_per_s: u32,
-    /// Maximum number of orders.
-    #[serde(default = "default_limit")]
+    /// Maximum number of orders. Without it, 100, or all of `order_ids`.
+    #[serde(default, deserialize_with = "whole_number::optional")]
     #[schemars(range(min = 1, max = MAX_ORDERS))]
-    #[serde(deserialize_with = "whole_number::number")]
-    pub limit: u32,
+    pub limit: Option<u32>,
     /// Stop after this many failures.
     #[serde(default = "default_abort")]
     #[schemars(range(min = 1, max = MAX_ORDERS))]
@@ -89,10 +93,6 @@ pub struct Start {
 
 fn default_rate() -> u32 {
     10
-}
-
-fn default_limit() -> u32 {
-    100
 }
 
 fn default_abort() -> u32 {
@@ -125,6 +125,8 @@ pub struct Status {
     pub found: u32,
     /// More orders match than its limit allows.
     pub more: bool,
+    /// Pages of results.
+    pub pages: u32,
     /// Results so far.
     pub counts: Counts,
     /// When it was started (UTC, milliseconds).
@@ -175,10 +177,10 @@ impl Operator {
     pub async fn start_job(&self, key: Option<&str>, start: &Start, subject: Option<&str>) -> Result<Status, Problem> {
         let (by, reason) = act::who_and_why(subject, start.by.as_deref(), start.reason.as_deref())?;
         let id = JobId::derive(check_key(key)?);
+        let asked = content(start, &by, &reason);
         if let Some(known) = self.engine.store.job(&id).await.map_err(|e| unavailable(&e))? {
-            return Ok(self.status(&known));
+            return self.recognised(&known, &asked);
         }
-        number("limit", &start.limit.to_string(), 1, MAX_ORDERS as usize)?;
         number("rate_per_s", &start.rate_per_s.to_string(), 1, MAX_RATE as usize)?;
         number("abort_after_failures", &start.abort_after_failures.to_string(), 1, MAX_ORDERS as usize)?;
         let mut filter = start.filter.filter()?;
@@ -186,12 +188,17 @@ impl Operator {
         if ids.is_none() && start.filter.is_everything() {
             return Err(problem::invalid_field("filter", "matches every order; add a condition"));
         }
-        let what = self.what(start).await?;
-        let open = self.engine.store.open_jobs(MAX_OPEN).await.map_err(|e| unavailable(&e))?;
-        if open.len() >= MAX_OPEN {
-            let detail = format!("{MAX_OPEN} jobs have not ended; wait until one has ended, or abort one");
-            return Err(problem::not_possible(None, detail));
+        let found = u32::try_from(ids.as_ref().map_or(0, Vec::len)).unwrap_or(u32::MAX);
+        let limit = start.limit.unwrap_or(if ids.is_some() { found } else { LIMIT });
+        number("limit", &limit.to_string(), 1, MAX_ORDERS as usize)?;
+        if found > limit {
+            let detail = format!("has {found} ids, and `limit` is {limit}: raise `limit`, or leave it out");
+            return Err(problem::invalid_field("order_ids", detail));
         }
+        check_value("input", start.input.as_ref(), MAX_INPUT)?;
+        check_value("output", start.output.as_ref(), MAX_OUTPUT)?;
+        let what = self.what(start).await?;
+        self.check_room().await?;
         let now = self.engine.now();
         if ids.is_none() {
             // What is submitted from now on is not meant.
@@ -206,10 +213,10 @@ impl Operator {
             .chunks(PAGE)
             .map(|page| Page(page.to_vec()))
             .collect();
-        let found = u32::try_from(ids.as_ref().map_or(0, Vec::len)).unwrap_or(u32::MAX);
         let job = Job {
             id,
             version: 1,
+            asked: asked.clone(),
             what,
             action: start.action.clone(),
             filter,
@@ -218,7 +225,7 @@ impl Operator {
             reason,
             rate: start.rate_per_s,
             abort_after: start.abort_after_failures,
-            limit: start.limit,
+            limit,
             dry_run: start.dry_run,
             created_at: now,
             gathered: ids.is_some(),
@@ -238,7 +245,26 @@ impl Operator {
         tracing::info!(job = %job.id, operator = %job.by, "asked to {} many orders", job.action);
         // Another request under the same key may have been faster, and then that is the job.
         self.engine.store.create_job(&job, &pages).await.map_err(|e| unavailable(&e))?;
-        self.job(&job.id.0).await
+        self.recognised(&self.read_job(&job.id.0).await?, &asked)
+    }
+
+    /// The job that was started under a key, if it was asked for the same.
+    fn recognised(&self, job: &Job, asked: &Hash) -> Result<Status, Problem> {
+        if job.asked == *asked {
+            return Ok(self.status(job));
+        }
+        let detail = format!("job {} was started under this key with different content; use a new key", job.id);
+        Err(problem::idempotency_key_reused("Idempotency-Key", detail))
+    }
+
+    /// Jobs that are paused take no room: they have nothing to do.
+    async fn check_room(&self) -> Result<(), Problem> {
+        let open = self.engine.store.open_jobs(MAX_OPEN).await.map_err(|e| unavailable(&e))?;
+        if open.len() >= MAX_OPEN {
+            let detail = format!("{MAX_OPEN} jobs are under way; wait until one has ended, or pause or abort one");
+            return Err(problem::not_possible(None, detail));
+        }
+        Ok(())
     }
 
     async fn what(&self, start: &Start) -> Result<What, Problem> {
@@ -319,7 +345,7 @@ impl Operator {
     /// There is no such job, an invalid parameter, or the store failed.
     pub async fn job_results(&self, id: &str, query: &BTreeMap<String, String>) -> Result<Results, Problem> {
         let job = self.read_job(id).await?;
-        let page = query.get("page").map_or(Ok(0), |text| number("page", text, 0, u32::MAX as usize))?;
+        let page = query.get("page").map_or(Ok(0), |text| number("page", text, 0, MAX_ORDERS as usize))?;
         let page = u32::try_from(page).unwrap_or(u32::MAX);
         let is_failed_only = match query.get("only").map(String::as_str) {
             None => false,
@@ -347,6 +373,10 @@ impl Operator {
         // Its worker writes it about twice a second.
         for _ in 0..20 {
             let job = self.read_job(id).await?;
+            let resumes = what == Control::Resume && job.state() == State::Paused;
+            if resumes {
+                self.check_room().await?;
+            }
             let next = job.control(what, &by, &reason, self.engine.now());
             let Some(next) = next.map_err(|why| problem::not_allowed(None, why.to_string()))? else {
                 return Ok(self.status(&job));
@@ -374,6 +404,7 @@ impl Operator {
             abort_after_failures: job.abort_after,
             found: job.found,
             more: job.more,
+            pages: job.pages,
             counts: job.counts,
             created_at: job.created_at,
             ended_at: job.ended_at,
@@ -426,6 +457,24 @@ fn parsed(ids: &[String]) -> Result<Vec<Id>, Problem> {
         }
     }
     Ok(all)
+}
+
+/// What was asked for, so that another request under the same key is not taken for it.
+fn content(start: &Start, by: &str, reason: &str) -> Hash {
+    let start = Start { by: Some(by.to_owned()), reason: Some(reason.to_owned()), ..start.clone() };
+    Hash::of(serde_json::to_string(&start).unwrap_or_default().as_bytes())
+}
+
+fn check_value(field: &'static str, value: Option<&Value>, most: usize) -> Result<(), Problem> {
+    let Some(value) = value else { return Ok(()) };
+    let bytes = value.to_string().len();
+    if bytes > most {
+        return Err(problem::invalid_field(field, format!("has {bytes} bytes as JSON; the limit is {most}")));
+    }
+    if shared::json::is_deep(value) {
+        return Err(problem::invalid_field(field, "is nested too deeply"));
+    }
+    Ok(())
 }
 
 fn check_key(key: Option<&str>) -> Result<&str, Problem> {

@@ -102,7 +102,7 @@ impl From<store::Unreadable> for Unreadable {
 }
 
 /// Selects orders.
-#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 #[schemars(rename = "Filter")]
 pub struct Wanted {

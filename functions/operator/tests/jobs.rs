@@ -5,12 +5,13 @@
 use crate::common::World;
 use serde_json::{Value, json};
 use shared::history::Kind;
-use shared::job::JobId;
+use shared::job::{Chunk, JobId};
 use shared::message::Outcome;
 use shared::order::Id;
 use shared::ports::JobStore;
 use shared::task::{Phase, ProcessState};
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use stepwarden_embedded::{Call, Fault};
@@ -368,6 +369,13 @@ async fn a_job_that_cannot_be_meant_is_refused() {
         ("k", with(json!({"rate_per_s": 101})), "rate_per_s"),
         ("k", with(json!({"limit": 100_001})), "limit"),
         ("k", with(json!({"filter": {"label": "x".repeat(65)}})), "has 65 bytes"),
+        ("k", with(json!({"order_ids": many[..3], "limit": 2})), "has 3 ids, and `limit` is 2"),
+        ("k", with(json!({"input": {"x": "x".repeat(16 * 1024)}})), "has 16392 bytes as JSON; the limit is 16384"),
+        (
+            "k",
+            with(json!({"action": "mark-done", "output": "x".repeat(4095)})),
+            "has 4097 bytes as JSON; the limit is 4096",
+        ),
         ("k", with(json!({"reason": " "})), "is required"),
         ("", good.clone(), "Idempotency-Key"),
     ] {
@@ -376,14 +384,112 @@ async fn a_job_that_cannot_be_meant_is_refused() {
     }
     assert_eq!(world.get("/jobs").await, json!({"jobs": []}));
     assert_eq!(world.call("GET", "/jobs/job_x", Value::Null, None).await.1["code"], "no_such_job");
-    // The same key is the same job.
-    let first = start(&world, "same", json!({"filter": {"state": "Error"}})).await;
-    assert_eq!(start(&world, "same", json!({"filter": {"state": "Paused"}})).await, first);
-    for n in 0..19 {
-        start(&world, &n.to_string(), json!({"filter": {"state": "Error"}})).await;
+    let mut all = Vec::new();
+    for n in 0..20 {
+        all.push(start(&world, &n.to_string(), json!({"filter": {"state": "Error"}})).await);
     }
-    let (status, answer) = request(&world, "POST", "/jobs", "too many", good).await;
-    assert!(status == 409 && answer.to_string().contains("20 jobs have not ended"), "{answer}");
+    let (status, answer) = request(&world, "POST", "/jobs", "too many", good.clone()).await;
+    assert!(status == 409 && answer.to_string().contains("20 jobs are under way"), "{answer}");
+    // One that is paused takes no room, so it needs some when it is resumed.
+    let why = json!({"by": "ann", "reason": "r"});
+    let control = async |verb: &str| {
+        let (status, answer) = request(&world, "POST", &format!("/jobs/{}/{verb}", all[0]), "", why.clone()).await;
+        (status, answer["code"].as_str().map(str::to_owned))
+    };
+    assert_eq!(control("pause").await.0, 200);
+    assert_eq!(request(&world, "POST", "/jobs", "one more", good).await.0, 202);
+    assert_eq!(control("resume").await, (409, Some("not_possible".to_owned())));
+}
+
+// M4, M5: how long the key of a job protects, and that it stands for one request.
+#[tokio::test]
+async fn the_key_of_a_job_finds_it_and_no_other() {
+    let world = World::new().await;
+    let body = json!({"action": "resubmit", "filter": {"state": "Error"}, "by": "ann", "reason": "r"});
+    let with = |field: &str, value: Value| {
+        let mut body = body.clone();
+        body[field] = value;
+        body
+    };
+    let first = request(&world, "POST", "/jobs", "same", body.clone()).await;
+    assert_eq!(first.0, 202, "{}", first.1);
+    // What is left out has its default.
+    for same in [body.clone(), with("rate_per_s", json!(10)), with("dry_run", json!(false))] {
+        let again = request(&world, "POST", "/jobs", "same", same).await;
+        assert_eq!((again.0, &again.1["job_id"]), (202, &first.1["job_id"]), "{}", again.1);
+    }
+    let ids = json!([Id::derive("t", "1").0]);
+    for (field, value) in [
+        ("action", json!("cancel")),
+        ("filter", json!({"state": "Paused"})),
+        ("order_ids", ids),
+        ("by", json!("bob")),
+        ("reason", json!("another")),
+        ("input", json!({"a": 1})),
+        ("rate_per_s", json!(11)),
+        ("limit", json!(99)),
+        ("dry_run", json!(true)),
+    ] {
+        let (status, answer) = request(&world, "POST", "/jobs", "same", with(field, value)).await;
+        assert_eq!((status, answer["code"].as_str()), (422, Some("idempotency_key_reused")), "{field}: {answer}");
+    }
+    assert_eq!(world.get("/jobs").await["jobs"].as_array().unwrap().len(), 1);
+}
+
+// M4: a page that cannot be read ends its job with the reason, and the job holds up no other.
+#[tokio::test(start_paused = true)]
+async fn a_job_whose_orders_cannot_be_read_ends() {
+    let world = World::new().await;
+    let orders = in_error(&world, 2).await;
+    for has_begun in [false, true] {
+        let named = json!({"order_ids": [orders[0]], "dry_run": true});
+        let id = start(&world, if has_begun { "begun" } else { "new" }, named).await;
+        if has_begun {
+            // It dies with a chunk in progress.
+            let begun = world.operator.engine.store.job(&JobId(id.clone())).await.unwrap().unwrap();
+            let next = begun.begin(Chunk { len: 1, intents: Vec::new(), at: world.operator.engine.now() });
+            assert!(world.operator.engine.store.save_job(&next, begun.version, None).await.unwrap());
+        }
+        let page = aws_sdk_dynamodb::types::AttributeValue::S(format!("{id}#0"));
+        let update = world.clients.dynamodb.update_item().table_name(&world.config.state_table).key("pk", page);
+        let damage = update
+            .update_expression("SET #page = :text")
+            .condition_expression("attribute_exists(pk)")
+            .expression_attribute_names("#page", "page")
+            .expression_attribute_values(":text", aws_sdk_dynamodb::types::AttributeValue::S("no page".to_owned()));
+        damage.send().await.unwrap();
+        work(&world).await;
+        let ended = job(&world, &id).await;
+        assert_eq!(ended["state"], "aborted", "{ended}");
+        assert!(ended["why"].as_str().unwrap().starts_with("page 0 of its orders cannot be read"), "{ended}");
+    }
+}
+
+// M4: a worker whose time is over begins nothing more, and the next one goes on where it was.
+#[tokio::test(start_paused = true)]
+async fn a_worker_whose_time_is_over_leaves_the_rest_to_the_next() {
+    let world = World::new().await;
+    let orders = in_error(&world, 30).await;
+    let id = start(&world, "k", json!({"filter": {"state": "Error"}, "rate_per_s": 100})).await;
+    // The store fails from the third act on, for as long as the worker has time.
+    let acts_so_far = AtomicUsize::new(0);
+    world.endpoints.set_fault_hook(Some(Arc::new(move |call: &Call<'_>| {
+        let is_act = call.operation == "PutItem" && String::from_utf8_lossy(call.body).contains("\"S\":\"ord_");
+        (is_act && acts_so_far.fetch_add(1, Ordering::Relaxed) >= 2).then_some(Fault::InternalError)
+    })));
+    let until = Instant::now() + Duration::from_secs(3);
+    let worker = Worker::new(&world.operator.engine, LIFE);
+    worker.work(Some(until)).await.unwrap();
+    worker.release().await;
+    // One round of tries of the SDK may be in progress at the end.
+    assert!(Instant::now() < until + Duration::from_secs(5), "{:?} late", Instant::now() - until);
+    assert_eq!(job(&world, &id).await["counts"]["failed"], 0);
+    world.endpoints.set_fault_hook(None);
+    work(&world).await;
+    assert_eq!(job(&world, &id).await["counts"], json!({"good": 30, "failed": 0, "left_alone": 0}));
+    for order in &orders {
+        assert_eq!(acts(&world, order, Kind::Resubmitted).await, 1, "{order}");
+    }
 }
 
 // A job whose record was damaged holds up no other.

@@ -31,6 +31,8 @@ const AT_ONCE: usize = 16;
 const CATCH_UP: Duration = Duration::from_millis(250);
 /// Tries of an act on an order that changes meanwhile, or whose store or queue fails.
 const TRIES: usize = 5;
+/// Most pages of the index that are read for one page of a job.
+const READS: usize = 10;
 /// How often a job is read again that a person changes meanwhile.
 const ROUNDS: usize = 10;
 
@@ -109,6 +111,8 @@ impl<'a, S: StateStore + LeaseStore + JobStore, M: Messenger> Worker<'a, S, M> {
             tokio::select! {
                 Some(ended) = running.next() => known.retain(|id| Some(id) != ended.as_ref()),
                 () = sleep_until(look_at), if !is_over(until) => {}
+                // The time has run out since it was checked above, and nothing runs.
+                else => {}
             }
         }
     }
@@ -148,13 +152,13 @@ impl<'a, S: StateStore + LeaseStore + JobStore, M: Messenger> Worker<'a, S, M> {
                 State::Paused | State::Done | State::Aborted => return Ok(()),
                 State::Aborting | State::Gathering | State::Running => {}
             }
-            self.step(job, pace).await?;
+            self.step(job, pace, until).await?;
         }
         Ok(())
     }
 
     /// The next page of its list, or its next chunk. A lost race is no error: the next step begins with what was written.
-    async fn step(&self, job: Job, pace: &mut Pace) -> Result<(), Error> {
+    async fn step(&self, job: Job, pace: &mut Pace, until: Option<Instant>) -> Result<(), Error> {
         let (store, now) = (&self.engine.store, self.engine.now());
         if job.chunk.is_none()
             && let Some(ended) = job.end(now)
@@ -163,20 +167,36 @@ impl<'a, S: StateStore + LeaseStore + JobStore, M: Messenger> Worker<'a, S, M> {
             return Ok(());
         }
         if job.chunk.is_none() && !job.gathered {
-            let page = store.matching(&job.filter, now, job.cursor.as_deref()).await?;
-            let mut ids: Vec<Id> = page.damaged.into_iter().map(|(id, _)| id).collect();
-            for task in page.tasks {
-                if self.fits(&job, &task).await? {
-                    ids.push(task.id);
+            let mut cursor = job.cursor.clone();
+            let mut ids: Vec<Id> = Vec::new();
+            // Each page costs a save, and each chunk two, so a filter that few orders fit fills a page with several reads.
+            for _ in 0..READS {
+                let page = store.matching(&job.filter, now, cursor.as_deref()).await?;
+                ids.extend(page.damaged.into_iter().map(|(id, _)| id));
+                for task in page.tasks {
+                    if self.fits(&job, &task).await? {
+                        ids.push(task.id);
+                    }
+                }
+                cursor = page.next;
+                if cursor.is_none() || ids.len() >= PAGE || is_over(until) {
+                    break;
                 }
             }
-            let (next, found) = job.gather(ids, page.next);
+            let (next, found) = job.gather(ids, cursor);
             store.save_job(&next, job.version, found.as_ref().map(|page| (job.pages, page))).await?;
             return Ok(());
         }
-        let Some(mut page) = store.page(&job.id, job.page).await? else {
-            let (what, why) = (format!("page {} of job {}", job.page, job.id), "it is missing".into());
-            return Err(Error::Corrupt { what, why });
+        let mut page = match store.page(&job.id, job.page).await {
+            Ok(Some(page)) => page,
+            unreadable @ (Ok(None) | Err(Error::Corrupt { .. })) => {
+                tracing::warn!(job = %job.id, page = job.page, ?unreadable, "a page of a job cannot be read");
+                let why =
+                    format!("page {} of its orders cannot be read; acts on them may have been recorded", job.page);
+                store.save_job(&job.give_up(&why, now), job.version, None).await?;
+                return Ok(());
+            }
+            Err(error) => return Err(error),
         };
         let job = match job.chunk {
             Some(_) => job,
@@ -185,7 +205,10 @@ impl<'a, S: StateStore + LeaseStore + JobStore, M: Messenger> Worker<'a, S, M> {
                 None => return Ok(()),
             },
         };
-        self.act(&job, &mut page, pace).await;
+        if !self.act(&job, &mut page, pace, until).await {
+            // The time is over. The chunk stays as it is: whoever goes on with the job finds out what was done.
+            return Ok(());
+        }
         let mut latest = job.clone();
         for _ in 0..ROUNDS {
             let next = latest.settle(&page, self.engine.now());
@@ -254,12 +277,13 @@ impl<'a, S: StateStore + LeaseStore + JobStore, M: Messenger> Worker<'a, S, M> {
     }
 
     /// Acts on the orders of its chunk, and notes the results. After an end nothing is begun: what was done before is found out.
-    async fn act(&self, job: &Job, page: &mut Page, pace: &mut Pace) {
-        let Some(chunk) = &job.chunk else { return };
+    /// Returns whether all that is to have a result has one; not so if the time was over before.
+    async fn act(&self, job: &Job, page: &mut Page, pace: &mut Pace, until: Option<Instant>) -> bool {
+        let Some(chunk) = &job.chunk else { return true };
         let most = if job.dry_run { usize::MAX } else { (job.abort_after.saturating_sub(job.counts.failed)) as usize };
         let mut failed = 0;
-        let is_enough = AtomicBool::new(false);
-        let is_enough = &is_enough;
+        let (is_enough, is_late) = (AtomicBool::new(false), AtomicBool::new(false));
+        let (is_enough, is_late) = (&is_enough, &is_late);
         let mut acts: Vec<BoxFuture<'_, (u16, Option<Item>)>> = Vec::with_capacity(chunk.intents.len());
         for &Intent(n, seen) in &chunk.intents {
             let item = page.0[usize::from(n)].clone();
@@ -272,7 +296,15 @@ impl<'a, S: StateStore + LeaseStore + JobStore, M: Messenger> Worker<'a, S, M> {
                 if is_enough.load(Ordering::Relaxed) {
                     return (n, None);
                 }
-                (n, self.one(job, chunk, seen, &item).await)
+                let result = match has_passed(until) {
+                    true => None,
+                    false => self.one(job, chunk, seen, &item, until).await,
+                };
+                // At an end, no result means that it was not done.
+                if result.is_none() && job.abort.is_none() {
+                    is_late.store(true, Ordering::Relaxed);
+                }
+                (n, result)
             }));
         }
         let mut results = stream::iter(acts).buffer_unordered(AT_ONCE);
@@ -283,9 +315,11 @@ impl<'a, S: StateStore + LeaseStore + JobStore, M: Messenger> Worker<'a, S, M> {
             page.0[usize::from(n)] = item;
             is_enough.store(failed >= most, Ordering::Relaxed);
         }
+        !is_late.load(Ordering::Relaxed)
     }
 
-    async fn one(&self, job: &Job, chunk: &Chunk, seen: u64, item: &Item) -> Option<Item> {
+    /// No result: the job is to end and it was not done, or the time is over and it has to be found out.
+    async fn one(&self, job: &Job, chunk: &Chunk, seen: u64, item: &Item, until: Option<Instant>) -> Option<Item> {
         let mut act = job.act(seen);
         for tried in 1.. {
             let is_last = tried == TRIES;
@@ -322,6 +356,7 @@ impl<'a, S: StateStore + LeaseStore + JobStore, M: Messenger> Worker<'a, S, M> {
                     }
                 }
                 Ok(outcome) => return Some(told(item, outcome)),
+                Err(Error::Unavailable { .. }) if has_passed(until) => return None,
                 Err(Error::Unavailable { .. }) if !is_last => {
                     sleep(Duration::from_millis(100 << tried.min(4))).await;
                 }
@@ -339,6 +374,10 @@ enum Judged {
 
 fn is_over(until: Option<Instant>) -> bool {
     until.is_some_and(|until| Instant::now() + CHUNK >= until)
+}
+
+fn has_passed(until: Option<Instant>) -> bool {
+    until.is_some_and(|until| Instant::now() >= until)
 }
 
 fn told(item: &Item, outcome: operator::Outcome) -> Item {

@@ -118,6 +118,8 @@ struct Scene {
     up: Up,
     /// An order that ended well, one in Error, one that waits, and one of the last two each that is moved.
     orders: [String; 6],
+    /// Has ended.
+    job: String,
 }
 
 /// The order stops while the service is unavailable, so that a resubmission completes it: a declined call would stay
@@ -174,13 +176,18 @@ impl Scene {
         std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_stepwarden"), dir.path().join("bin/stepwarden")).unwrap();
         let up =
             Up::start(dir.path(), &["--port", "0", "--memory", "--workflows", "all", "--external-agent", "gift-wrap"]);
-        let mut scene = Self { dir, up, orders: Default::default() };
+        let mut scene = Self { dir, up, orders: Default::default(), job: String::new() };
         scene.orders[0] = scene.order("order", "1", "Processed", json!({})).await;
         scene.orders[1] = scene.order("stop", "2", "Error", json!({"outage": true})).await;
         scene.orders[2] = scene.order("trial", "3", "Pending", json!({})).await;
         scene.orders[3] = scene.order("trial", "4", "Pending", json!({})).await;
         scene.orders[4] = scene.order("stop", "5", "Error", json!({"outage": true})).await;
         scene.orders[5] = scene.order("list", "6", "Processed", json!({})).await;
+        let body =
+            json!({"action": "resubmit", "order_ids": [scene.orders[0]], "by": "ann", "reason": "r", "dry_run": true});
+        let post = common::http().post(format!("{}/jobs", scene.up.url)).header("idempotency-key", "1");
+        let answer: Value = post.bearer_auth(common::TOKEN).json(&body).send().await.unwrap().json().await.unwrap();
+        scene.job = answer["job_id"].as_str().unwrap_or_else(|| panic!("{answer}")).to_owned();
         scene
     }
 
@@ -220,6 +227,7 @@ impl Scene {
             .replace("localhost:8081", &place(&self.up.aws_url))
             .replace("localhost:8082", &place(&self.up.remotes_url))
             .replace("ORDER_ID", order)
+            .replace("JOB_ID", &self.job)
     }
 
     fn shell(&self, command: &str, folder: &str) -> Command {

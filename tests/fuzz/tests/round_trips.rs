@@ -173,7 +173,9 @@ impl Draw {
         let mut text = json!({"n": total, "h": self.text(), "b": self.small(), "at": 0});
         if total > 1 {
             text["s"] = json!(self.of(&["B", "K", "z", "7"]));
-            text["m"] = json!({"2": self.of(&["B", "C", "D"])});
+            text["g"] = json!({"2": self.of(&["A", "B", "AA"])});
+            text["e"] = json!({"1": 2});
+            text["i"] = json!({"2": {"h": self.text(), "b": self.small()}});
         }
         serde_json::from_value(text).expect("a list")
     }

@@ -346,7 +346,7 @@ pub struct Bulk {
     /// Only orders with this error in such a step, as `overview` shows it; numbers and ids in it do not matter
     #[arg(long, value_name = "TEXT")]
     pub error: Option<String>,
-    /// The orders in this file, one id a line, at most 5000; `-` reads standard input. Filters leave some of them out
+    /// The orders in this file, one id per line, at most 5000; `-` reads standard input. Filters narrow the list
     #[arg(long, value_name = "FILE")]
     pub ids: Option<PathBuf>,
     #[command(flatten)]
@@ -354,9 +354,9 @@ pub struct Bulk {
     /// Show what would be done, and change nothing
     #[arg(long)]
     pub dry_run: bool,
-    /// Act on at most this many orders, up to 100000
-    #[arg(long, default_value_t = 100, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000))]
-    pub limit: u64,
+    /// Act on at most this many orders, up to 100000 [default: 100, or all of --ids]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    pub limit: Option<u64>,
     /// Acts per second, 1 to 100
     #[arg(long, default_value_t = 10, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100))]
     pub rate: u64,
