@@ -656,7 +656,8 @@ fn check_pair(before: &Task, after: &Task, wrong: &mut impl FnMut(Rule, String))
         Phase::Error => !matches!(after.phase, Phase::UndoError),
         Phase::UndoError => matches!(after.phase, Phase::UndoError | Phase::Undoing | Phase::Undone),
     };
-    let goes_on = is_put_back && after.phase == Phase::Forward;
+    // Steps that had done nothing yet have no new round.
+    let goes_on = (is_put_back || before.again.is_some()) && after.phase == Phase::Forward;
     if !may_follow && !goes_on {
         wrong(Rule::OnlyRises, format!("version {v}: {:?} follows {:?}", after.phase, before.phase));
     }
