@@ -77,12 +77,10 @@ pub enum Rule {
     #[error("it started an order for each item of a list, and a list cannot be started again; submit a new order")]
     List,
     /// What it did stays.
-    #[error("it may have run and has no undo, so what it did stays; allow that, or run again from a step after it")]
+    #[error("it may have run and has no undo; allow its effects to stay, or start from a later step")]
     NoUndo,
     /// Its service would not report again.
-    #[error(
-        "its service accepts work and reports the end, and under the old key it would report nothing; ask for new keys"
-    )]
+    #[error("its service reports back later, and would not report again for a key that it knows; use new keys")]
     Accepts,
     /// Too often.
     #[error("it was run again 20 times already; submit a new order")]

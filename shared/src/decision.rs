@@ -373,7 +373,7 @@ pub enum Refusal {
     #[error("the order cannot be run again as asked; a step or the order breaks this rule: {0}")]
     Again(again::Rule),
     /// It is about to be run again.
-    #[error("steps of the order are being undone before they are done again; wait for that")]
+    #[error("the order is being undone so that steps can run again; wait until that has finished")]
     RunsAgain,
     /// All inputs that operators set for an order's steps are longer than [`MAX_INPUTS`] together.
     #[error("the inputs of this order's steps would be longer than 65536 bytes together; replace one with a reference")]
