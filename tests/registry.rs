@@ -7,10 +7,14 @@ use crate::support::world::{World, event};
 use aws_sdk_dynamodb::types::AttributeValue;
 use edge::problem::Problem;
 use operator::Operator;
+use operator::deployment::{Deployment, File};
+use operator::migrate::Migrate;
 use operator::workflows::{Activation, Put, Row, Wish};
 use serde_json::{Value, json};
 use shared::order::{DEFAULT_TENANT, Id};
+use shared::ports::StateStore;
 use shared::registry::Change;
+use shared::task::ProcessState;
 use shared::time::SignedDuration;
 use shared::workflow::Hash;
 use std::sync::Arc;
@@ -314,4 +318,114 @@ async fn the_orders_that_an_order_starts_are_of_its_submission() {
     system.pass_5_s();
     let refused = accept(&submit, "4", Some("shop")).await.unwrap_err();
     assert!(refused.detail.contains("(shop -> noops -> shop)"), "{}", refused.detail);
+}
+
+/// A call for each item of a list, after a step with this timeout.
+fn calls(timeout: &str) -> String {
+    format!(
+        r#"
+name = "noops"
+output = "${{outputs.rows.done}}"
+[[step]]
+name = "first"
+agent = "noop"
+timeout = "{timeout}"
+[[step]]
+name = "rows"
+after = ["first"]
+each = "${{[1, 2, 3]}}"
+agent = "noop"
+timeout = "10s"
+with = {{ n = "${{item}}" }}
+"#
+    )
+}
+
+impl System {
+    /// The definition of the calls of a definition.
+    fn call(toml: &str) -> Hash {
+        crate::support::workflow(toml).calls().next().unwrap().hash()
+    }
+
+    async fn has(&self, hash: &Hash) -> bool {
+        self.operator.engine.store.workflow(hash).await.unwrap().is_some()
+    }
+
+    /// What a version that stored no calls left.
+    async fn remove(&self, hash: &Hash) {
+        let delete = self.world.clients.dynamodb.delete_item().table_name(&self.world.config.state_table);
+        delete.key("pk", AttributeValue::S(format!("workflow#{hash}"))).send().await.unwrap();
+    }
+
+    /// An instance with a memory of its own runs the order to its end.
+    async fn ends_with_all_items(&self, id: &Id) {
+        let scheduler = self.world.engine(&format!("scheduler-{id}"), 10, None);
+        for _ in 0..30 {
+            self.world.settle(&scheduler).await;
+            if self.world.task(id).await.process_state() == ProcessState::Processed {
+                break;
+            }
+            tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+        }
+        let task = self.world.task(id).await;
+        assert_eq!((task.process_state(), &task.output), (ProcessState::Processed, &Some(json!(3))), "{task:#?}");
+    }
+}
+
+// The calls of a list have a definition of their own, which is there wherever that of their order is.
+#[tokio::test(start_paused = true)]
+async fn a_registered_list_of_calls_runs_on_an_instance_that_has_no_file() {
+    let system = System::new().await;
+    let call = System::call(&calls("20s"));
+    system.activate(NAME, &calls("20s")).await;
+    assert!(system.has(&call).await);
+    system.pass_5_s();
+    let id = accept(&system.instance("late"), "1", Some(NAME)).await.unwrap();
+    system.ends_with_all_items(&id).await;
+
+    // Registered by a version that did not store it.
+    system.remove(&call).await;
+    let id = accept(&system.instance("later"), "2", Some(NAME)).await.unwrap();
+    assert!(system.has(&call).await);
+    system.ends_with_all_items(&id).await;
+
+    // The deployment's own definition, to which a rollback may go back before any order used it.
+    let system = System::with(&[calls("10s")]).await;
+    assert!(!system.has(&call).await);
+    system.activate(NAME, &three_noops("20s")).await;
+    assert!(system.has(&call).await);
+    system.change_now(NAME, "rollback").await;
+    system.pass_5_s();
+    let id = accept(&system.instance("late"), "1", Some(NAME)).await.unwrap();
+    system.ends_with_all_items(&id).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_of_calls_that_a_layer_brought_runs() {
+    let system = System::new().await;
+    let toml = calls("20s");
+    let files = [File { name: "noops.toml".into(), toml: toml.clone() }];
+    let deployment = Deployment { stack: "shop", creates: true, layer: "shop-workflows:1", is_back: false };
+    system.operator.deploy(&files, deployment).await.unwrap();
+    assert!(system.has(&System::call(&toml)).await);
+    system.pass_5_s();
+    let id = accept(&system.instance("late"), "1", Some(NAME)).await.unwrap();
+    system.ends_with_all_items(&id).await;
+}
+
+// A details page of another order has read the definition, which says nothing about its calls.
+#[tokio::test(start_paused = true)]
+async fn an_order_moves_to_a_list_of_calls_whose_definition_was_read_before() {
+    let system = System::new().await;
+    let id = accept(&system.instance("a"), "1", Some(NAME)).await.unwrap();
+    let (toml, call) = (calls("20s"), System::call(&calls("20s")));
+    let hash = system.activate(NAME, &toml).await;
+    system.pass_5_s();
+    let other = accept(&system.instance("late"), "2", Some(NAME)).await.unwrap();
+    system.remove(&call).await;
+    system.operator.details(&other.0).await.unwrap();
+    let wish: Migrate = serde_json::from_value(json!({"by": "ada", "reason": "r", "to": hash})).unwrap();
+    assert_eq!(system.operator.migrate(&id.0, &wish, None).await.unwrap().outcome, "applied");
+    assert!(system.has(&call).await);
+    system.ends_with_all_items(&id).await;
 }

@@ -29,7 +29,7 @@ use crate::workflow::{Hash, MAX_STEPS, Workflow};
 use futures::future::join_all;
 use lru::LruCache;
 use serde_json::Value;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -171,6 +171,8 @@ pub struct Engine<S, M> {
     /// Outputs beside records.
     outputs: Mutex<LruCache<Hash, Arc<str>>>,
     workflows: Mutex<HashMap<Hash, Arc<Workflow>>>,
+    /// The definitions that this instance has stored with their calls.
+    stored: Mutex<HashSet<Hash>>,
     /// The state of agents and queues, and when it was read.
     agents: Mutex<Option<(Timestamp, Arc<Agents>)>>,
     /// Orders whose wait is about to end and has its Wake: the version that it was sent for, and until when they are not read again.
@@ -250,6 +252,7 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
             lists: Mutex::new(LruCache::new(MAX_LONG)),
             outputs: Mutex::new(LruCache::unbounded()),
             workflows: Mutex::new(HashMap::new()),
+            stored: Mutex::new(HashSet::new()),
             agents: Mutex::new(None),
             woken: Mutex::new(LruCache::unbounded()),
             pointers: Mutex::new(None),

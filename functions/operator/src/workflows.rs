@@ -437,7 +437,9 @@ impl Operator {
         }
         if let Some(own) = seen.deployed.get(name) {
             // A rollback needs it later, and perhaps no order has used it yet.
-            store.put_workflow(own).await.map_err(|e| unavailable(&e))?;
+            for definition in own.calls().chain([own]) {
+                store.put_workflow(definition).await.map_err(|e| unavailable(&e))?;
+            }
             if !next.retired && deployed.as_ref() == Some(&next.hash) {
                 self.kept(name, &next.hash).await?;
             }

@@ -10,7 +10,7 @@ use crate::state_store::DynamoStore;
 use aws_sdk_dynamodb::types::{AttributeValue, Put, TransactWriteItem, Update};
 use jiff::fmt::serde::timestamp::millisecond;
 use serde::{Deserialize, Serialize};
-use shared::ports::Error;
+use shared::ports::{Error, StateStore};
 use shared::registry::Pointer;
 use shared::time::Timestamp;
 use shared::workflow::{Hash, Workflow};
@@ -264,12 +264,15 @@ impl DynamoStore {
         Ok(entries)
     }
 
-    /// Stores a definition with its text and its origin. What was stored under its hash is replaced: it was the same definition, or
+    /// Stores a definition with its text and its origin, after the calls that are part of it. What was stored under its hash is replaced: it was the same definition, or
     /// it was damaged.
     ///
     /// # Errors
     /// The table's.
     pub async fn keep_definition(&self, workflow: &Workflow, toml: &str, origin: &Origin) -> Result<(), Error> {
+        for call in workflow.calls() {
+            self.put_workflow(call).await?;
+        }
         let hash = workflow.hash();
         let put = self.client.put_item().table_name(&self.state_table).item("pk", s(definition_key(&hash)));
         let put = put.item("name", s(&workflow.name)).item("workflow", json(workflow));

@@ -167,16 +167,17 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         Ok(workflow)
     }
 
-    /// Stores `workflow`, once per instance.
+    /// Stores `workflow` and the calls that are part of it, once per instance.
     pub async fn use_workflow(&self, workflow: &Workflow) -> Result<Hash, Error> {
         let hash = workflow.hash();
-        if !lock(&self.workflows).contains_key(&hash) {
-            // Once it is there, so are those that are part of it.
+        // That it was read does not say that its calls are there.
+        if !lock(&self.stored).contains(&hash) {
             for call in workflow.calls() {
                 self.store.put_workflow(call).await?;
             }
             self.store.put_workflow(workflow).await?;
             lock(&self.workflows).insert(hash.clone(), Arc::new(workflow.clone()));
+            lock(&self.stored).insert(hash.clone());
         }
         Ok(hash)
     }
