@@ -337,3 +337,25 @@ async fn a_bad_row_is_corrected_and_each_row_is_reported() {
     ends(&whole, &id, ProcessState::Undone).await;
     whole.all_end(&[order("move", 1), order("report", 0)], ProcessState::Undone).await;
 }
+
+// As many edited inputs as the pages say, in one request.
+#[tokio::test(flavor = "multi_thread")]
+async fn twenty_long_inputs_go_in_one_resubmission() {
+    let whole = Whole::start(&[ROWS.replacen("at_once = 5", "at_once = 20", 1), ROW.to_owned()]).await;
+    let rows: Vec<Value> = (0..20).map(|n| json!({"n": n, "bad": true})).collect();
+    let id = whole.submit("a", &json!({"workflow": "rows", "input": {"rows": rows}})).await;
+    ends(&whole, &id, ProcessState::Error).await;
+    let items = |bytes: usize, n: usize| {
+        let input = |n: usize| (n.to_string(), json!({"n": n, "text": "x".repeat(bytes)}));
+        json!({"by": "ann", "reason": "typo", "items": (0..n).map(input).collect::<serde_json::Map<_, _>>()})
+    };
+    let resubmit = async |body: &Value| {
+        let request = whole.http.post(format!("{}/orders/{id}/actions/resubmit", whole.system.url));
+        request.json(body).send().await.unwrap().json::<Value>().await.unwrap()
+    };
+    assert_eq!(resubmit(&items(16_000, 20)).await["code"], "too_large", "no record has room for that");
+    let refused = resubmit(&items(14_000, 20)).await;
+    assert!(refused["detail"].as_str().unwrap().contains("of 262144 bytes each"), "{refused}");
+    assert_eq!(resubmit(&items(12_000, 20)).await["outcome"], "applied");
+    ends(&whole, &id, ProcessState::Processed).await;
+}

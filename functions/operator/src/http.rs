@@ -27,6 +27,9 @@ use stepwarden_aws::traces::{self, Span};
 /// Largest body, in bytes: an edited input and the fields around it.
 pub const MAX_BODY: usize = 64 * 1024;
 
+/// Largest body of a resubmission, in bytes: the edited inputs of a list's items and the fields around them.
+pub const MAX_RESUBMISSION: usize = 300 * 1024;
+
 /// Whether a request is for this function; all others are for submission.
 #[must_use]
 pub fn takes(event: &ApiGatewayV2httpRequest) -> bool {
@@ -265,7 +268,7 @@ async fn post_act(
     id: &str,
     name: &str,
 ) -> Result<ApiGatewayV2httpResponse, Problem> {
-    let body: act::Body = parse(event)?;
+    let body: act::Body = parse_up_to(event, if name == "resubmit" { MAX_RESUBMISSION } else { MAX_BODY })?;
     let what = act::what(name, &body).unwrap_or_else(|| {
         let names = act::NAMES.join(", ");
         let detail = format!(
