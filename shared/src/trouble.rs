@@ -25,7 +25,7 @@ pub struct Wait {
 pub struct Trouble {
     /// Its name.
     pub step: String,
-    /// The agent that failed.
+    /// The agent that failed; empty if the step has none, such as one that starts orders.
     pub agent: String,
     /// Whether it is its undo.
     pub undo: bool,
@@ -69,7 +69,7 @@ pub fn failures(task: &Task, workflow: &Workflow, under_way: bool) -> Vec<Troubl
             | State::UndoProcessing { .. }
             | State::Undone => return None,
         };
-        let agent = spec.work(direction)?.agent.to_owned();
+        let agent = spec.work(direction).map_or_else(String::new, |work| work.agent.to_owned());
         let undo = direction == Direction::Undo;
         let held_back = task.is_held_back(index);
         Some(Trouble { step: spec.name.clone(), agent, undo, error: step.error.clone(), held_back })

@@ -694,3 +694,24 @@ async fn a_hint_that_comes_again_sends_what_it_had_claimed() {
     family.play().await;
     assert_eq!(family.asked, ["do pay", "do pick", "do mail", "do mail"]);
 }
+
+// It has no agent, and a person looks for it by its name all the same.
+#[test]
+fn a_failed_step_that_starts_an_order_is_found_by_its_name() {
+    let mut bench = Bench::new(PARENT);
+    bench.task.phase = shared::task::Phase::Error;
+    bench.task.steps[1].state = State::Failed;
+    bench.task.steps[1].error = Some("order ord_2 stopped: no such card".into());
+    let found = shared::trouble::trouble(&bench.task, &bench.workflow);
+    let found: Vec<_> = found.iter().map(|one| (one.step.as_str(), one.agent.as_str(), one.undo)).collect();
+    assert_eq!(found, [(bench.workflow.steps[1].name.as_str(), "", false)]);
+    let filter = |step: &str, error: Option<&str>| shared::filter::Filter {
+        step: Some(step.into()),
+        error: error.map(str::to_owned),
+        ..shared::filter::Filter::default()
+    };
+    let fits = |filter: shared::filter::Filter| filter.fits_steps(&bench.task, &bench.workflow);
+    let name = &bench.workflow.steps[1].name;
+    assert!(fits(filter(name, None)) && fits(filter(name, Some("order ord_3 stopped: no such card"))));
+    assert!(!fits(filter(name, Some("another"))) && !fits(filter(&bench.workflow.steps[0].name, None)));
+}

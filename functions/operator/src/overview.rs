@@ -320,6 +320,7 @@ fn why(rows: &[Row]) -> Vec<Why> {
     for row in rows {
         let trouble = row.trouble.first();
         let (step, agent) = (trouble.map(|t| t.step.clone()), trouble.map(|t| t.agent.clone()));
+        let agent = agent.filter(|agent| !agent.is_empty());
         let undo = trouble.is_some_and(|t| t.undo);
         let error = trouble.and_then(|t| t.error.clone()).or_else(|| row.reason.clone());
         let kind = error.as_deref().map(kind).unwrap_or_default();
