@@ -230,6 +230,9 @@ impl<'a> Change<'a> {
 
     /// The undo had begun with some steps, and now covers all.
     pub(crate) fn undo_the_rest(&mut self) {
+        for step in self.task.steps.iter_mut().filter(|step| step.state == State::UndoFailed) {
+            (step.state, step.undo_failures) = (State::UndoPending { not_before: None }, 0);
+        }
         self.settle_by_events();
         self.decide_undo();
     }

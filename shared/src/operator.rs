@@ -489,8 +489,8 @@ fn undo<'a>(task: &Task, act: &Act, turn: &'a Turn<'a>) -> Result<Change<'a>, Bo
         Phase::Forward | Phase::Error => {}
         Phase::Processed if kind == Kind::UndoAsked && task.is_erased() => return refuse(Refusal::Erased),
         Phase::Processed if kind == Kind::UndoAsked => {}
-        // The steps that were to be done again are undone with all others.
-        Phase::Undoing if task.again.is_some() => {}
+        // The steps that were to be done again are undone with all others, and an undo that failed is tried again.
+        Phase::Undoing | Phase::UndoError if task.again.is_some() => {}
         // A repeated act: the Wake and the notice of the first may not have gone out.
         Phase::Undoing | Phase::Undone => return Err(Box::new(repeated(task, turn))),
         Phase::Processed => return refuse(Refusal::Ended),

@@ -204,6 +204,32 @@ fn an_undo_that_fails_stops_the_order_and_can_be_finished() {
     assert_eq!(bench.state(), "Pending a=Processed#1 b=Processed#1 c=Pending#3 d=Pending#1");
 }
 
+// M7: an undo that cannot be done must not hold the order in its round.
+#[test]
+fn an_undo_that_failed_can_be_given_up_for_an_undo_of_the_whole_order() {
+    let undo = Event::Act(Act { what: What::Undo, by: "ann".into(), reason: "given up".into(), seen: None });
+    let cancel = Event::Cancel { by: "ann".into(), reason: "given up".into() };
+    for event in [undo, cancel] {
+        let mut bench = chain();
+        bench.on(&asked(wish(&["c"])));
+        woken(&mut bench).failed("c");
+        assert_eq!(bench.task.phase, Phase::UndoError);
+        bench.on(&event);
+        assert_eq!((bench.task.phase, &bench.task.again, &bench.task.alert), (Phase::Undoing, &None, &None));
+        assert_eq!(bench.state(), "Undoing a=UndoPending#1 b=Undone#1 c=UndoPending#2 d=Undone#1");
+        woken(&mut bench).done("c");
+        woken(&mut bench).done("a");
+        assert_eq!(bench.state(), "Undone a=Undone#2 b=Undone#1 c=Undone#3 d=Undone#1");
+    }
+
+    // Without such a round the undo can only be finished, as before.
+    let mut bench = Bench::claimed(CHAIN);
+    bench.done("a").cancel().at(60_000);
+    woken(&mut bench).failed("a");
+    assert_eq!(bench.task.phase, Phase::UndoError);
+    bench.cancel().keeps(Kept::Refused(Refusal::UndoBegun), "");
+}
+
 // M7: a cancel in the middle takes everything back, also what was not to be done again.
 #[test]
 fn a_cancel_while_it_is_taken_back_undoes_the_whole_order() {
