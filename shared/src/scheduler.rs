@@ -232,6 +232,10 @@ pub(crate) fn on_wake(task: &Task, seen: u64, hops: u32, turn: &Turn<'_>) -> Dec
     if task.turned_at > seen && hops == 0 {
         again.extend(change::child::release_lists(task, 0, turn));
     }
+    // The effects of the act may be lost, and the undo may take longer than the children's records would last.
+    if hops == 0 {
+        again.extend(change::child::keep_again(task, turn));
+    }
     // The engine migrates the task before it asks for decisions, once that is possible.
     let is_too_early =
         task.migration.is_some() || !untold.is_empty() && task.phase == Phase::Undoing && !task.is_undo_begun();

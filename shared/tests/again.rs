@@ -6,7 +6,8 @@ use serde_json::json;
 use shared::again::{Plan, Rule, Wish, plan};
 use shared::decision::{Act, Declined, Event, Kept, Refusal, What};
 use shared::history::Kind;
-use shared::message::Outcome;
+use shared::items::Item;
+use shared::message::{Effect, Outcome};
 use shared::order::Id;
 use shared::step::{Direction, Kids, State};
 use shared::task::{Parent, Phase, ProcessState};
@@ -228,6 +229,62 @@ fn an_undo_that_failed_can_be_given_up_for_an_undo_of_the_whole_order() {
     woken(&mut bench).failed("a");
     assert_eq!(bench.task.phase, Phase::UndoError);
     bench.cancel().keeps(Kept::Refused(Refusal::UndoBegun), "");
+}
+
+const FAMILY: &str = r#"
+name = "family"
+[[step]]
+name = "line"
+workflow = "child"
+[[step]]
+name = "lines"
+after = ["line"]
+each = "${input.lines}"
+workflow = "child"
+[[step]]
+name = "pay"
+after = ["lines"]
+agent = "x"
+timeout = "10s"
+undo = { agent = "x" }
+"#;
+
+// M7, K6: a person runs an order again whose records were about to be removed, and the process dies before it has told those of its
+// children that a later undo needs.
+#[test]
+fn the_orders_that_it_started_outlast_it() {
+    let mut bench = Bench::new(FAMILY);
+    let child = workflow(CHAIN).hash();
+    bench.task.pins.insert("child".into(), child.clone());
+    let mut items = shared::items::Items::new(250, child, at(0));
+    (0..250).for_each(|item| items.set(item, Item::Done));
+    bench.task.steps[0].kids = Some(Kids::default());
+    bench.task.steps[1].kids = Some(Kids { items: Some(items), ..Kids::default() });
+    for step in &mut bench.task.steps {
+        (step.attempt, step.state) = (1, State::Processed);
+    }
+    (bench.task.phase, bench.task.expires, bench.task.due) = (Phase::Processed, true, None);
+    bench.on(&asked(wish(&["pay"])));
+    let kept = |bench: &Bench| {
+        let kept = bench.effects().split(", ").map(str::to_owned).collect::<Vec<_>>();
+        ["line", "lines"].map(|step| kept.iter().filter(|one| **one == format!("keep order of {step}")).count())
+    };
+    assert_eq!(kept(&bench), [1, 250]);
+    // All that is lost. Another Wake asks again, and with it one part of the list after the other.
+    let late = bench.task.version;
+    woken(&mut bench);
+    assert_eq!(kept(&bench), [1, 100]);
+    for (part, count) in [(2, 100), (3, 50)] {
+        assert!(bench.effects.iter().any(|one| matches!(one, Effect::Wake(wake, _) if wake.hint && wake.hops == part)));
+        bench.on(&Event::Hint { seen: late, part });
+        assert_eq!(kept(&bench), [0, count]);
+    }
+    assert!(!bench.effects().contains("wake"), "{}", bench.effects());
+    // And so does the save that puts the steps back.
+    bench.done("pay");
+    assert_eq!((bench.task.phase, kept(&bench)), (Phase::Forward, [1, 250]));
+    woken(&mut bench);
+    assert_eq!(kept(&bench), [0, 0]);
 }
 
 // M7: a cancel in the middle takes everything back, also what was not to be done again.

@@ -6,6 +6,7 @@ use crate::history::Kind;
 use crate::step::{Kids, Reminded, Rounds, State, Step};
 use crate::task::Phase;
 use crate::time::plus;
+use crate::workflow::child::Wish;
 
 impl Change<'_> {
     /// Records that the steps of `again` are put back once nothing of them is left to undo. If all is undone already, they
@@ -29,7 +30,13 @@ impl Change<'_> {
     /// Nothing is left to undo: the order has ended, or it goes on from the steps that are done again.
     pub(super) fn end_undo(&mut self) {
         match self.task.again.take() {
-            Some(again) => self.put_back(&again),
+            Some(again) => {
+                // For those whose earlier asks are lost or still to come.
+                if self.task.expires {
+                    self.requests.extend(super::child::ask_all(&self.task, &Wish::Keep, self.turn));
+                }
+                self.put_back(&again);
+            }
             None => self.end(Phase::Undone, Kind::TaskUndone, crate::message::NoticeKind::Undone),
         }
     }

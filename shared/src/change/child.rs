@@ -163,7 +163,24 @@ pub(crate) fn release(task: &Task, turn: &Turn<'_>) -> Vec<Effect> {
 
 /// The same of those of lists, part by part.
 pub(crate) fn release_lists(task: &Task, part: u32, turn: &Turn<'_>) -> Vec<Effect> {
-    if is_gone(task) { list::release(task, part, turn) } else { Vec::new() }
+    if is_gone(task) { list::ask_part(task, part, &Wish::Release, turn) } else { Vec::new() }
+}
+
+/// What is asked of the children of an order that had ended and runs again, so that they outlast it. Those of lists part by part.
+pub(crate) fn keep_again(task: &Task, turn: &Turn<'_>) -> Vec<Effect> {
+    let mut asks = keep_lists(task, 0, turn);
+    if is_revived(task) {
+        asks.extend(ask_ones(task, &Wish::Keep, turn));
+    }
+    asks
+}
+
+fn keep_lists(task: &Task, part: u32, turn: &Turn<'_>) -> Vec<Effect> {
+    if is_revived(task) { list::ask_part(task, part, &Wish::Keep, turn) } else { Vec::new() }
+}
+
+fn is_revived(task: &Task) -> bool {
+    task.expires && task.again.is_some()
 }
 
 fn is_gone(task: &Task) -> bool {
@@ -207,8 +224,8 @@ pub(crate) fn on_hint(task: &Task, seen: u64, part: u32, turn: &Turn<'_>) -> Dec
         }
     };
     let news: Vec<usize> = (0..task.steps.len()).filter(is_news).collect();
-    if let Some(part) = list::part_of_release(part) {
-        return keep(release_lists(task, part, turn));
+    if let Some(part) = list::part_of_asks(part) {
+        return keep(release_lists(task, part, turn).into_iter().chain(keep_lists(task, part, turn)).collect());
     }
     // A save since then has sent another such hint.
     let is_late = part > 0 && list::looked_at(task) > seen;

@@ -39,8 +39,8 @@ pub const MAX_ERRORS: usize = 500;
 const MAX_MESSAGE: usize = 200;
 /// With at most so many open orders, each end is a reason to read them all.
 const FEW: usize = 10;
-/// How many children one message releases.
-const RELEASED_AT_ONCE: usize = 100;
+/// How many children one message asks to be kept or released.
+const ASKED_AT_ONCE: usize = 100;
 
 /// Whether step `index` works on a list.
 pub(crate) fn has(task: &Task, index: usize) -> bool {
@@ -385,18 +385,18 @@ pub(super) fn ask_all(task: &Task, index: usize, range: Range<usize>, wish: &Wis
     all.filter_map(ask).collect()
 }
 
-/// The part of a release that a task asks itself for with a hint of this number.
-pub(super) fn part_of_release(part: u32) -> Option<u32> {
+/// The part of the orders of lists that a task asks itself for with a hint of this number.
+pub(super) fn part_of_asks(part: u32) -> Option<u32> {
     part.checked_sub(1).filter(|part| *part > 0)
 }
 
-/// One part of the orders of all lists is released, and a hint brings the next.
-pub(super) fn release(task: &Task, part: u32, turn: &Turn<'_>) -> Vec<Effect> {
-    let first = part as usize * RELEASED_AT_ONCE;
-    let range = first..first + RELEASED_AT_ONCE;
+/// The same wish for one part of the orders of all lists; a hint brings the next.
+pub(super) fn ask_part(task: &Task, part: u32, wish: &Wish, turn: &Turn<'_>) -> Vec<Effect> {
+    let first = part as usize * ASKED_AT_ONCE;
+    let range = first..first + ASKED_AT_ONCE;
     let steps = 0..task.steps.len();
     let mut effects: Vec<Effect> =
-        steps.clone().flat_map(|index| ask_all(task, index, range.clone(), &Wish::Release, turn)).collect();
+        steps.clone().flat_map(|index| ask_all(task, index, range.clone(), wish, turn)).collect();
     if steps.into_iter().any(|index| items(task, index).is_some_and(|items| items.total() > range.end)) {
         effects.push(Effect::Wake(Wake::look(task, part + 2), SignedDuration::ZERO));
     }
