@@ -190,6 +190,9 @@ pub enum Declined {
     /// Its step does not wait yet, and does not take events that come before, or one is kept for it already.
     #[error("its step does not wait yet, and nothing more is kept for it; send it again once the step waits")]
     Early,
+    /// Steps are being undone so that they can run again. Then they wait for it anew.
+    #[error("the order is being undone so that steps can run again; send it again once that has finished")]
+    RunsAgain,
     /// No step waits for it any more.
     #[error(
         "no step waits for it any more: another event was taken, its time is over, or the order has ended; look at the order"

@@ -128,6 +128,8 @@ fn on_event(task: &Task, event: Arrival, turn: &Turn<'_>) -> Decision {
     }
     let arrived = match change.task.phase {
         Phase::Forward | Phase::Error => change.arrive(event),
+        // The steps that wait for it are put back.
+        Phase::Undoing | Phase::UndoError if change.task.again.is_some() => Err(Declined::RunsAgain),
         Phase::Undoing | Phase::Processed | Phase::Undone | Phase::UndoError => Err(Declined::Late),
     };
     match arrived {

@@ -361,6 +361,28 @@ fn an_old_approval_does_not_settle_the_new_round() {
     assert!(bench.state().contains("approve=Processed"), "{}", bench.state());
 }
 
+// M7: what comes while the order is undone for the next round has to wait, because the step that takes it is put back.
+#[test]
+fn an_event_while_it_is_taken_back_is_to_be_sent_again() {
+    let mut bench = Bench::claimed(APPROVED);
+    bench.on(&approval("1", "ann")).on(&approval("2", "bob"));
+    woken(&mut bench).done("pay").at(60_000);
+    bench.on(&asked(wish(&["approve"])));
+    bench.on(&approval("3", "ann")).keeps(Kept::Declined(Declined::RunsAgain), "");
+    woken(&mut bench).failed("pay");
+    assert_eq!(bench.task.phase, Phase::UndoError);
+    bench.on(&approval("3", "ann")).keeps(Kept::Declined(Declined::RunsAgain), "");
+    bench.resubmit();
+    woken(&mut bench).done("pay");
+    bench.on(&approval("3", "ann")).on(&approval("4", "bob"));
+    woken(&mut bench);
+    assert!(bench.state().contains("approve=Processed"), "{}", bench.state());
+
+    // Of an order that is undone for good nothing waits for it.
+    bench.cancel();
+    bench.on(&approval("5", "carl")).keeps(Kept::Declined(Declined::Late), "");
+}
+
 const ACCEPTS: &str = r#"
 name = "accepts"
 [[step]]

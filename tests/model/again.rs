@@ -7,7 +7,7 @@ use crate::migration::Graph;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use shared::again::Wish;
-use shared::decision::{Act, Decision, Event, Turn, What};
+use shared::decision::{Act, Decision, Declined, Event, Kept, Turn, What};
 use shared::history::Kind;
 use shared::message::{Effect, Outcome, Reply};
 use shared::order::Id;
@@ -34,6 +34,8 @@ enum Harm {
     UndoneTooEarly,
     /// The order did not get to its end.
     Stuck,
+    /// An event of the new round was refused for good.
+    Refused,
 }
 
 /// The core as it is, or with one rule replaced.
@@ -52,15 +54,18 @@ enum Wording {
     OnlyNamed,
     /// The keys of events are forgotten with their round.
     EventsForgotten,
+    /// What comes while the order is undone comes too late.
+    EventsLate,
 }
 
-const WRONG: [Wording; 6] = [
+const WRONG: [Wording; 7] = [
     Wording::AttemptsRestart,
     Wording::UndoForgotten,
     Wording::OldKeys,
     Wording::NewKeys,
     Wording::OnlyNamed,
     Wording::EventsForgotten,
+    Wording::EventsLate,
 ];
 
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -149,10 +154,8 @@ impl Model {
         NAMES.iter().position(|known| *known == name).expect("one of them")
     }
 
-    /// The world after this event; `None` if nothing is saved.
-    fn on(&self, world: &World, event: &Event) -> Option<World> {
-        let outputs = Outputs::default();
-        let turn = Turn {
+    fn turn<'a>(&'a self, world: &World, outputs: &'a Outputs) -> Turn<'a> {
+        Turn {
             workflow: &self.workflow,
             input: &Value::Null,
             now: at(if world.late { 1000 } else { 1 }),
@@ -160,10 +163,16 @@ impl Model {
             skew: SignedDuration::from_secs(1),
             agents: &shared::control::ALL_RUN,
             pools: &shared::pools::ONE_EACH,
-            outputs: &outputs,
+            outputs,
             public_url: "",
-        };
-        let Decision::Save { task, effects } = schedule(&world.task, event, &turn) else { return None };
+        }
+    }
+
+    /// The world after this event; `None` if nothing is saved.
+    fn on(&self, world: &World, event: &Event) -> Option<World> {
+        let outputs = Outputs::default();
+        let decision = schedule(&world.task, event, &self.turn(world, &outputs));
+        let Decision::Save { task, effects } = decision else { return None };
         let mut next = World { task: *task, ..world.clone() };
         let put_back = |task: &Task| task.log.iter().filter(|entry| entry.1 == Kind::PutBack).count();
         if self.wording == Wording::OnlyNamed
@@ -198,6 +207,16 @@ impl Model {
             }
         }
         Some(next)
+    }
+
+    /// Whether the event of the new round is refused as one that nothing will ever wait for.
+    fn is_refused(&self, world: &World, event: &Event) -> bool {
+        if self.wording == Wording::EventsLate && world.task.again.is_some() {
+            return true;
+        }
+        let outputs = Outputs::default();
+        let decision = schedule(&world.task, event, &self.turn(world, &outputs));
+        matches!(decision, Decision::Keep { why: Kept::Declined(Declined::Late), .. })
     }
 
     fn was_put_back(&self, next: &mut World, world: &World) {
@@ -260,6 +279,9 @@ impl Model {
             for n in 1..=if world.asked { 2 } else { 1 } {
                 let event =
                     Event::Arrived { name: "go".into(), key: format!("k{n}"), data: json!({ "n": n }), by: None };
+                if n == 2 && world.before.contains_key(&0) && self.is_refused(world, &event) {
+                    all.push(World { harm: Some(Harm::Refused), ..world.clone() });
+                }
                 all.extend(self.on(world, &event));
             }
         }

@@ -92,7 +92,7 @@ fn refusal(why: Declined) -> Problem {
         Declined::TooLong => problem::event_refused("body", why.to_string()),
         Declined::KeyReused => problem::event_key_reused("Idempotency-Key", why.to_string()),
         Declined::Unknown => unknown(),
-        Declined::Early => {
+        Declined::Early | Declined::RunsAgain => {
             problem::event_late(None, "the order has not called the service yet; send it again once it has called")
         }
         Declined::Late | Declined::Full => {

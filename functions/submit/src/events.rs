@@ -23,6 +23,8 @@ use stepwarden_aws::metrics;
 
 /// Words about data that is too long.
 const WHAT: &str = "the event";
+/// When to send again what came while steps were being undone to run again, in seconds.
+const AGAIN_AFTER_S: u32 = 30;
 const ADVICE: &str = "store large data elsewhere and send a reference to it";
 
 /// The answer to an accepted event.
@@ -114,6 +116,8 @@ fn refusal(why: Declined, workflow: &Workflow, name: &str) -> Problem {
         Declined::NoPerson => problem::forbidden(None, why.to_string()),
         Declined::KeyReused | Declined::SamePerson => problem::event_key_reused("Idempotency-Key", why.to_string()),
         Declined::Early => problem::event_early(None, why.to_string()),
+        // Unlike a step's turn, that comes soon by itself, so its message is worth a redelivery.
+        Declined::RunsAgain => problem::event_early(None, why.to_string()).retry_after(AGAIN_AFTER_S),
         Declined::Late => problem::event_late(None, why.to_string()),
         Declined::Full => problem::too_many_events(None, why.to_string()),
         Declined::NotTaken | Declined::Unfit | Declined::TooLong => problem::event_refused("body", why.to_string()),

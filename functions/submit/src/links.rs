@@ -205,6 +205,9 @@ impl Found {
     fn until(&self) -> Result<Option<String>, Problem> {
         let late = || Err(problem::event_late(None, "closed"));
         let (_, event) = self.link();
+        if self.task.again.is_some() {
+            return Err(problem::event_early(None, "early"));
+        }
         if !matches!(self.task.phase, Phase::Forward | Phase::Error) {
             return late();
         }

@@ -62,7 +62,7 @@ pub async fn handler<S: StateStore, M: Messenger>(submit: &Submit<S, M>, event: 
     for record in events {
         match deliver(submit, &record.body).await {
             Ok(()) => {}
-            Err(problem) if problem.code == "unavailable" => response.fail(&record.message_id),
+            Err(problem) if problem.code == "unavailable" || is_soon(&problem) => response.fail(&record.message_id),
             // Its order may be in this queue, too, and come later.
             Err(problem) if problem.code == "no_such_order" && !record.is_redelivered => {
                 response.fail(&record.message_id);
@@ -77,6 +77,11 @@ pub async fn handler<S: StateStore, M: Messenger>(submit: &Submit<S, M>, event: 
 fn why(problem: &problem::Problem) -> String {
     let field = problem.field.as_ref().map(|field| format!("{field}: ")).unwrap_or_default();
     format!("{}: {field}{}", problem.code, problem.detail)
+}
+
+/// Whether an event only has to wait until its order has taken back what is to run again.
+fn is_soon(problem: &problem::Problem) -> bool {
+    problem.code == "event_early" && problem.retry_after_s.is_some()
 }
 
 fn is_event(record: &Record) -> bool {

@@ -3,7 +3,8 @@
 
 use crate::world::World;
 use serde_json::{Value, json};
-use shared::decision::Event;
+use shared::decision::{Act, Event, What};
+use shared::message::{Outcome, Reply};
 use shared::order::Id;
 use shared::task::ProcessState;
 use std::collections::BTreeMap;
@@ -126,4 +127,46 @@ async fn what_no_order_takes_is_set_aside_with_the_reason() {
     assert!(aside["late"].starts_with("event_late: no step waits for it any more"), "{aside:?}");
     assert_eq!(world.task(&id()).await.steps[0].output, Some(json!({"cents": 7})));
     assert_ne!(world.task(&id()).await.process_state(), ProcessState::Processed);
+}
+
+/// Ships what is paid.
+const SHIPS: &str = r#"
+name = "one"
+tombstones = true
+[[step]]
+name = "paid"
+event = "paid"
+timeout = "24h"
+[[step]]
+name = "ship"
+after = ["paid"]
+agent = "x"
+timeout = "10s"
+undo = { agent = "x" }
+"#;
+
+// M7: the step that takes it is put back once the undo is done, which may be in a moment.
+#[tokio::test]
+async fn an_event_while_steps_are_undone_to_run_again_is_delivered_again() {
+    let world = World::new(SHIPS).await;
+    assert!(deliver(&world, &[("o", 1, order()), ("a", 1, paid(&id(), "k1", json!({})))]).await.is_empty());
+    world.handle(&id(), Event::Wake { seen: 0, hops: 0 }).await;
+    let wish = shared::again::Wish { from: vec!["paid".into()], new_keys: false, without_undo: false };
+    let act = Act { what: What::RunAgain(wish), by: "ann".into(), reason: "r".into(), seen: None };
+    world.handle(&id(), Event::Act(act)).await;
+    let new = || paid(&id(), "k2", json!({"cents": 5}));
+    assert_eq!(deliver(&world, &[("b", 4, new())]).await, ["b"]);
+    assert!(set_aside(&world).await.is_empty());
+    let problem = world.submit.deliver(&id(), "paid", "k2", json!({}), None).await.unwrap_err();
+    assert_eq!((problem.code, problem.status, problem.retry_after_s), ("event_early", 409, Some(30)));
+
+    for attempt in [1, 2] {
+        let reply = Reply::new(id(), "ship", attempt, Outcome::Done { output: json!({}) });
+        world.handle(&id(), Event::Reply(Reply { tenant: "acme".into(), ..reply })).await;
+        world.handle(&id(), Event::Wake { seen: world.task(&id()).await.version, hops: 0 }).await;
+    }
+    let task = world.task(&id()).await;
+    assert_eq!(task.again, None, "{task:#?}");
+    assert!(deliver(&world, &[("b", 5, new())]).await.is_empty());
+    assert_eq!(world.task(&id()).await.steps[0].output, Some(json!({"cents": 5})));
 }
