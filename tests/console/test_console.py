@@ -299,6 +299,126 @@ def test_many_orders_are_acted_on_at_once(system, window):
     system.until(last, "Processed")
 
 
+def bulk_dialog(page, reason="the bank is back"):
+    """“Act on all…”, with the reason and the name filled in."""
+    expect(rows(page).first).to_be_visible()
+    page.keyboard.press("b")
+    dialog = page.get_by_role("dialog", name="Act on all these orders?")
+    page.fill("#f-reason", reason)
+    page.fill("#f-by", "ann")
+    return dialog, dialog.locator("button[type=submit]")
+
+
+def over(system, orders):
+    for order in orders:
+        system.call("POST", f"/orders/{order}/actions/resubmit", {"by": "ann", "reason": "the test is over"})
+        system.until(order, "Processed")
+
+
+def test_a_change_during_a_preview_is_previewed_anew(system, window):
+    broken = in_error(system, 2)
+    page = window("#/orders?state=Error&workflow=parcel", expected=[409]).page
+    dialog, button = bulk_dialog(page)
+    held, asked = [], []
+
+    def hold(route):
+        body = route.request.post_data_json if route.request.method == "POST" else {}
+        asked.append((body, route.request.headers.get("idempotency-key")))
+        held.append(route) if body.get("dry_run") and not held else route.fallback()
+
+    page.route(re.compile(r"/jobs$"), hold)
+    button.click()
+    expect(button).to_be_disabled()
+    until(lambda: page.wait_for_timeout(20) or held, "the preview is asked for")
+    page.keyboard.press("Control+Enter")  # not twice
+    page.select_option("#f-action", "skip")
+    expect(button).to_have_text("Preview")
+    expect(button).to_be_enabled()
+    known = {job["job_id"] for job in system.call("GET", "/jobs")[1]["jobs"]}
+    with page.expect_response(re.compile(r"/jobs/job_\w+/abort$")):
+        held[0].fallback()
+    [late] = [job for job in system.call("GET", "/jobs")[1]["jobs"] if job["job_id"] not in known]
+    assert late["dry_run"] and late["action"] == "resubmit"
+    expect(button).to_have_text("Preview")
+    expect(dialog.locator(".told")).to_be_empty()
+    button.click()
+    expect(button).to_have_text("Skip: 2 orders")
+    page.select_option("#f-action", "resubmit")
+    button.click()
+    expect(button).to_have_text("Resubmit: 2 orders")
+    button.click()
+    expect(page.locator("h1")).to_have_text("resubmit: done")
+    assert [(body["action"], body.get("dry_run", False)) for body, _ in asked if body] == [("resubmit", True), ("skip", True), ("resubmit", True), ("resubmit", False)]
+    for order in broken:
+        system.until(order, "Processed")
+
+
+# Under one key an API finds the first job, whatever the form says by then.
+def test_every_preview_has_a_key_of_its_own(system, window):
+    broken = in_error(system, 2)
+    page = window("#/orders?state=Error&workflow=parcel", expected=[422, "net"]).page
+    dialog, button = bulk_dialog(page)
+    sent = []
+    reused = {"type": "/problems/idempotency_key_reused", "title": "Key reused", "status": 422, "code": "idempotency_key_reused", "detail": "This key has started another job."}
+
+    def answer(route):
+        body = route.request.post_data_json if route.request.method == "POST" else None
+        if not body or body.get("dry_run"):
+            return route.fallback()
+        sent.append((route.request.headers["idempotency-key"], body["limit"]))
+        if len(sent) == 1:
+            return route.abort()
+        if len(sent) == 2:
+            return route.fulfill(status=422, content_type="application/problem+json", body=json.dumps(reused))
+        return route.fallback()
+
+    page.route(re.compile(r"/jobs$"), answer)
+    button.click()
+    expect(button).to_have_text("Resubmit: 2 orders")
+    button.click()
+    expect(dialog.get_by_role("alert")).to_contain_text("It may have taken effect")
+    button.click()
+    expect(dialog.get_by_role("alert")).to_have_text("This key has started another job.")
+    page.fill("#f-limit", "1")
+    button.click()
+    expect(button).to_have_text("Resubmit: 1 order")
+    button.click()
+    expect(page.locator(".facts")).to_contain_text("1 of 1, 1 accepted")
+    [first, again, other] = sent
+    assert first == again and other[0] != first[0], "the same form is the same job, another form is another one"
+    assert other[1] == 1
+    over(system, [order for order in broken if system.state(order) == "Error"])
+
+
+def test_a_preview_says_how_far_it_is_and_ends_with_its_dialog(system, window):
+    broken = in_error(system)
+    page = window("#/orders?state=Error&workflow=parcel").page
+    dialog, button = bulk_dialog(page)
+    looks, ends = [], []
+
+    def slow(route):
+        looks.append(route.request.url)
+        told = route.fetch().json()
+        route.fulfill(json={**told, "state": "gathering", "found": 6 + len(looks)})
+
+    def end(route):
+        ends.append((route.request.url, route.request.post_data_json))
+        route.fulfill(json={})
+
+    page.route(re.compile(r"/jobs/job_\w+$"), slow)
+    page.route(re.compile(r"/jobs/job_\w+/abort$"), end)
+    button.click()
+    expect(dialog.get_by_role("status")).to_have_text("7 orders found so far…")
+    expect(dialog.get_by_role("status")).to_have_text("8 orders found so far…")
+    page.keyboard.press("Escape")
+    until(lambda: page.wait_for_timeout(50) or ends, "the dry run is aborted")
+    assert ends == [(f"{looks[0]}/abort", {"by": "ann", "reason": "The preview was closed or changed."})]
+    count = len(looks)
+    page.wait_for_timeout(1500)
+    assert len(looks) == count, "no one asks for it any more"
+    over(system, broken)
+
+
 # What "resubmit" does to an order that is being undone is another thing, and said.
 def test_a_failed_undo_is_tried_again_and_the_page_says_so(system, window):
     order = system.submit("parcel", "returned")

@@ -9,25 +9,49 @@ import { many, prose, short } from "./words.js";
 const RATE = 10;
 const MOST = 100_000;
 const LISTED = 8;
-const EVERY_MS = 700;
+// How soon a preview is asked for again: it takes a second on a laptop and up to a minute in a deployment.
+const SOONEST_MS = 700;
+const LATEST_MS = 5000;
+const STILL_MS = 30_000;
+const PAGES = 10;
 
-/** Starts a job and returns it once it has ended, or once `signal` is aborted. */
-async function through(body, key, { tell, signal }) {
-  let job = await post("/jobs", body, { "idempotency-key": key });
-  while (!["done", "aborted", "paused"].includes(job.state) && !signal?.aborted) {
-    await new Promise((done) => setTimeout(done, EVERY_MS));
-    job = await get(`/jobs/${job.job_id}`, signal);
-    const { good, failed, left_alone: left } = job.counts;
-    tell?.(h("p", {}, job.state === "gathering" ? `${many(job.found, "order")} found so far…` : `${good + failed + left} of ${job.found} done…`));
+/** Waits `ms`, or until `signal` is aborted. */
+const pause = (ms, signal) => new Promise((done) => {
+  setTimeout(done, ms);
+  signal.addEventListener("abort", done, { once: true });
+});
+
+/** Starts a dry run and returns it once it has ended. Once `signal` is aborted, so is the dry run. */
+async function preview(body, { tell, signal }) {
+  let job = await post("/jobs", { ...body, dry_run: true }, { "idempotency-key": crypto.randomUUID() });
+  const base = `/jobs/${job.job_id}`;
+  let [every, seen, moved] = [SOONEST_MS, "", Date.now()];
+  try {
+    while (!["done", "aborted", "paused"].includes(job.state)) {
+      const { good, failed, left_alone: left } = job.counts;
+      const words = job.state === "gathering" ? `${many(job.found, "order")} found so far…` : `${good + failed + left} of ${job.found} looked at…`;
+      if (words !== seen) [seen, moved] = [words, Date.now()];
+      const isStill = Date.now() - moved > STILL_MS;
+      tell(h("p", {}, words), isStill && h("p", { class: "small" }, "Nothing has changed for 30 seconds. The supervisor looks at the orders: see under System whether one is running."));
+      await pause(every, signal);
+      signal.throwIfAborted();
+      every = Math.min(LATEST_MS, every * 1.4);
+      job = await get(base, signal);
+    }
+  } catch (error) {
+    // Nothing waits for it any more. If this fails, it ends by itself and has changed nothing.
+    if (signal.aborted) post(`${base}/abort`, { by: body.by, reason: "The preview was closed or changed." }).catch(() => {});
+    throw error;
   }
   return job;
 }
 
-/** Up to `pages` pages of the orders of a job that were not acted on. */
-async function failures(job, pages = 10) {
+/** The results of the orders of a job that were not acted on, from its first pages. */
+async function failures(job, signal) {
+  const { failed, left_alone: left } = job.counts;
   const all = [];
-  for (let page = 0; page !== undefined && pages > 0; pages -= 1) {
-    const told = await get(`/jobs/${job.job_id}/results?page=${page}&only=failed`);
+  for (let page = 0, n = 0; page !== undefined && n < PAGES && all.length < failed + left; n += 1) {
+    const told = await get(`/jobs/${job.job_id}/results?page=${page}&only=failed`, signal);
     all.push(...told.results);
     page = told.next;
   }
@@ -53,8 +77,8 @@ export function bulk(parameters, done, first = "resubmit") {
   const asked = ({ action, limit, rate, output, ...why }) => ({ ...why, action, filter, limit: whole(limit, MOST), rate_per_s: whole(rate, 100), output: action === "mark-done" ? (output ?? {}) : undefined });
   const name = ({ action }) => ACTS[action].name;
   const actions = Object.keys(ACTS);
-  // Sent again after an unclear answer, it is still the same job.
-  const key = crypto.randomUUID();
+  // Of what was previewed: sent again after an unclear answer, it is still the same job.
+  let key;
   ask({
     title: "Act on all these orders?",
     lead: [h("p", {}, "All orders", named, ", not only those on this page. You first see what would be done."), h("p", { class: "small" }, "The system does it, whether or not this page stays open. An order that no longer matches is left alone.")],
@@ -66,12 +90,15 @@ export function bulk(parameters, done, first = "resubmit") {
     ],
     verb: "Preview",
     done,
-    async look(values) {
-      const job = await through({ ...asked(values), dry_run: true }, crypto.randomUUID(), {});
+    async look(values, { tell, signal }) {
+      const job = await preview(asked(values), { tell, signal });
+      if (job.state !== "done") return { verb: null, told: h("p", { class: "wrong" }, `The preview is ${job.state}${job.why ? `: ${job.why}` : ""}. Nothing was done; preview again.`) };
       const { good, failed, left_alone: left } = job.counts;
       const verb = good ? `${name(values)}: ${many(good, "order")}` : null;
       const bad = failed + left;
-      return { verb, told: [h("p", { class: "small" }, ACTS[values.action].what), h("p", {}, `${name(values)} would apply to `, h("strong", {}, many(good, "order")), bad ? `, but not to ${bad}:` : "."), bad ? reasons(await failures(job)) : null, job.more && h("p", { class: "small" }, "More orders match than the maximum number.")] };
+      const told = bad ? await failures(job, signal) : [];
+      key = crypto.randomUUID();
+      return { verb, told: [h("p", { class: "small" }, ACTS[values.action].what), h("p", {}, `${name(values)} would apply to `, h("strong", {}, many(good, "order")), bad ? `, but not to ${bad}:` : "."), reasons(told), told.length < bad && h("p", { class: "small" }, `These are the reasons for the first ${told.length} of ${bad}.`), job.more && h("p", { class: "small" }, "More orders match than the maximum number.")] };
     },
     async send(values) {
       const job = await post("/jobs", asked(values), { "idempotency-key": key });

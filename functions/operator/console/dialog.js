@@ -70,7 +70,8 @@ function values(form, fields) {
 /**
  * Asks for a reason and a name beside `fields`, and does `send(values, { tell, signal })` once confirmed. `send` answers what to
  * say, or `{ stay }`, what to show in the dialog. `tell` shows how far it is; `signal` is aborted when the dialog is closed. With
- * `look(values)`, which answers `{ told, verb }`, the first confirmation only shows what would be done; `verb` null: nothing.
+ * `look(values, { tell, signal })`, which answers `{ told, verb }`, the first confirmation only shows what would be done; `verb`
+ * null: nothing. A change in the form aborts the look's `signal`, and only what was looked at is sent.
  * Fields: `{ name, label, kind: "text" | "select" | "json", value, options, names, required, help, folded }`.
  */
 export function ask({ title, lead, fields = [], verb, danger, look, send, done }) {
@@ -83,12 +84,17 @@ export function ask({ title, lead, fields = [], verb, danger, look, send, done }
   const confirm = h("button", { type: "submit", class: danger ? "danger" : "primary" }, verb);
   const told = h("div", { class: "told", role: "status" });
   const closed = new AbortController();
-  let isLooked = !look;
+  // The values that were looked at, and the look in progress.
+  let looked = null;
+  let looking = null;
+  const tell = (...kids) => show(told, kids);
   const form = h(
     "form",
     {
       async onsubmit(event) {
         event.preventDefault();
+        // Keys submit a form whose button cannot be pressed.
+        if (confirm.disabled || !confirm.isConnected) return;
         show(wrong);
         let given;
         try {
@@ -98,17 +104,21 @@ export function ask({ title, lead, fields = [], verb, danger, look, send, done }
           return;
         }
         localStorage.setItem(BY, given.by);
+        const asked = JSON.stringify(given);
+        const mine = look && looked !== asked ? new AbortController() : null;
+        const isDropped = () => closed.signal.aborted || Boolean(mine?.signal.aborted);
+        looking = mine;
         confirm.disabled = true;
-        const wasLooked = isLooked;
         try {
-          if (!isLooked) {
-            const seen = await look(given);
+          if (mine) {
+            const seen = await look(given, { tell: (...kids) => isDropped() || tell(...kids), signal: AbortSignal.any([closed.signal, mine.signal]) });
+            if (isDropped()) return;
             show(told, seen.told);
-            isLooked = seen.verb !== null;
-            if (isLooked) confirm.textContent = seen.verb;
+            looked = seen.verb === null ? null : asked;
+            confirm.textContent = seen.verb ?? verb;
             return;
           }
-          const end = await send(given, { tell: (...kids) => show(told, kids), signal: closed.signal });
+          const end = await send(given, { tell, signal: closed.signal });
           if (typeof end === "string") {
             dialog.close();
             say(end);
@@ -117,20 +127,31 @@ export function ask({ title, lead, fields = [], verb, danger, look, send, done }
             confirm.remove();
           }
         } catch (error) {
+          if (mine && isDropped()) return;
           if (!(error instanceof Refused)) throw error;
+          if (mine) show(told);
           const unsure = error.status === 0 || error.status >= 500;
-          show(wrong, `${error.message}${unsure ? " It may have taken effect: check before you repeat it." : ""}`);
+          show(wrong, `${error.message}${unsure && !mine ? " It may have taken effect: check before you repeat it." : ""}`);
         } finally {
-          confirm.disabled = false;
-          // The button that was pressed, with what it does now.
-          if (!wasLooked) confirm.focus();
-          if (wasLooked) done?.();
+          // Otherwise the form has changed meanwhile, and another look may be in progress.
+          if (looking === mine) {
+            looking = null;
+            confirm.disabled = false;
+            // The button that was pressed, with what it does now.
+            if (mine) confirm.focus();
+          }
+          if (!mine) done?.();
         }
       },
       // What was looked at is not what would be done now.
       oninput() {
-        if (!look || !isLooked || confirm.disabled) return;
-        isLooked = false;
+        if (!look) return;
+        if (looking) {
+          looking.abort();
+          looking = null;
+          confirm.disabled = false;
+        } else if (!looked) return;
+        looked = null;
         confirm.textContent = verb;
         show(told);
       },
