@@ -419,6 +419,48 @@ def test_a_preview_says_how_far_it_is_and_ends_with_its_dialog(system, window):
     over(system, broken)
 
 
+def test_all_results_of_a_job_are_read_page_by_page_with_few_requests(system, window):
+    broken = in_error(system, 1)
+    start = {"by": "ann", "reason": "a test", "action": "resubmit", "filter": {"state": "Error"}, "dry_run": True}
+    status, job = system.call("POST", "/jobs", start, **{"idempotency-key": "sparse"})
+    assert status in (200, 202), job
+    name = job["job_id"]
+    until(lambda: system.call("GET", f"/jobs/{name}")[1]["state"] == "done", "the dry run is over")
+    one = window("#/jobs")
+    page = one.page
+    pages, busy = 5, {"state": "done"}
+
+    def status_of(route):
+        counts = {"good": 0, "failed": 2, "left_alone": 1 if busy["state"] == "done" else 2}
+        route.fulfill(json={**job, **busy, "found": 5, "pages": pages, "counts": counts})
+
+    def results(route):
+        number = int(re.search(r"page=(\d+)", route.request.url)[1])
+        rows = [{"order_id": broken[0], "outcome": "not_allowed", "why": f"reason {number}"}] if number % 2 == 0 else []
+        route.fulfill(json={"results": rows, **({"next": number + 1} if number + 1 < pages else {})})
+
+    page.route(re.compile(rf"/jobs/{name}$"), status_of)
+    page.route(re.compile(rf"/jobs/{name}/results"), results)
+    base = page.url.split("#")[0]
+    page.goto(f"{base}#/jobs/{name}")
+    expect(page.locator(".left li")).to_have_text([re.compile(f"^1: reason {n}") for n in (0, 2, 4)])
+    expect(page.locator("main")).not_to_contain_text("read so far")
+
+    # A minute of a job that goes on, and of which not all can be found: the most that a page asks for.
+    busy["state"] = "running"
+    page.clock.install()
+    page.reload()
+    page.wait_for_selector(".left li")
+    asked = []
+    page.on("request", lambda request: asked.append(request.url) if "/console" not in request.url else None)
+    for _ in range(120):
+        page.clock.run_for(500)
+        page.wait_for_timeout(30)
+    expect(page.locator("main")).to_contain_text("3 of 4 read so far, up to page")
+    assert 60 < len(asked) <= 100, len(asked)
+    over(system, broken)
+
+
 # What "resubmit" does to an order that is being undone is another thing, and said.
 def test_a_failed_undo_is_tried_again_and_the_page_says_so(system, window):
     order = system.submit("parcel", "returned")

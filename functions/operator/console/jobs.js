@@ -13,6 +13,10 @@ const VERBS = {
   abort: { name: "Abort", danger: true, what: "What was done stays done. The orders to come are left as they are." },
 };
 
+const EVERY_MS = 2500;
+// Pages of results that are read each time.
+const PAGES = 2;
+
 const all = ({ good, failed, left_alone: left }) => good + failed + left;
 const isOver = (job) => ["done", "aborted"].includes(job.state);
 
@@ -72,19 +76,31 @@ export function job(app, _, id) {
       return `${VERBS[verb].name}: done.`;
     },
   });
+  const bad = ({ counts }) => counts.failed + counts.left_alone;
+  // What was not acted on, by page of results: a page has as many orders as one listing found, from one to some hundred. They are
+  // read a few at a time, until there is a result for each that the job counts.
+  const found = new Map();
+  const left = () => [...found.values()].flat();
+  let [page, reads, rounds] = [0, 0, 0];
   const load = async (signal) => {
     const now = await get(base, signal);
-    const { failed, left_alone: left } = now.counts;
-    const [first, last] = [0, Math.max(0, Math.ceil(now.found / 100) - 1)];
-    const told = failed + left ? [...(await get(`${base}/results?page=${first}&only=failed`, signal)).results, ...(last ? (await get(`${base}/results?page=${last}&only=failed`, signal)).results : [])] : [];
-    return [now, told];
+    // The second round after its end has read all there is.
+    for (let n = 0; n < PAGES && rounds < 2 && left().length < bad(now); n += 1) {
+      const told = await get(`${base}/results?page=${page}&only=failed`, signal);
+      if (told.results.length) found.set(page, told.results);
+      // After the last page, again from the last that had some: the job has gone on meanwhile.
+      page = told.next ?? Math.max(0, ...found.keys());
+      if (told.next === undefined && isOver(now)) rounds += 1;
+      reads += 1;
+    }
+    return [now, reads];
   };
   const view = {
     title: "Job",
-    polls: [new Poll(1500, async (signal) => { const [now, told] = await load(signal); view.told = told; return now; }, app.render)],
+    polls: [new Poll(EVERY_MS, load, app.render)],
     render() {
       const [poll] = view.polls;
-      const now = poll.last;
+      const [now] = poll.last ?? [];
       if (!now) return void show(app.main, h("p", { class: poll.error ? "wrong" : "nothing" }, poll.error?.message ?? "Loading…"));
       const verbs = isOver(now) || now.state === "aborting" ? [] : now.state === "paused" ? ["resume", "abort"] : ["pause", "abort"];
       const rows = [
@@ -101,7 +117,7 @@ export function job(app, _, id) {
         h("div", { class: "buttons" }, verbs.map((verb) => h("button", { class: VERBS[verb].danger ? "danger" : "", onclick: () => control(verb) }, VERBS[verb].name))),
         h("dl", { class: "facts" }, rows.filter(([, value]) => value).map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)])),
         now.more && h("p", {}, "More orders match than the job's maximum number."),
-        view.told?.length ? [h("h2", { class: "warn" }, "Not acted on, of the first and last hundred"), reasons(view.told)] : null,
+        bad(now) > 0 && [h("h2", { class: "warn" }, "Not acted on"), reasons(left()), left().length < bad(now) && h("p", { class: "small" }, `${left().length} of ${bad(now)} read so far${now.pages ? `, up to page ${Math.min(page + 1, now.pages)} of ${now.pages}` : ""}…`)],
         h("p", { class: "small" }, "All results: ", prose(`\`stepwarden jobs results ${id}\``))));
     },
   };
