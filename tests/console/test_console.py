@@ -461,6 +461,33 @@ def test_all_results_of_a_job_are_read_page_by_page_with_few_requests(system, wi
     over(system, broken)
 
 
+def test_a_cause_without_an_error_is_about_no_other_cause(system, window):
+    broken = in_error(system)
+    one = window("#/system")
+    page = one.page
+
+    def without(route):
+        told = route.fetch().json()
+        for cause in told["waiting"]["why"]:
+            cause.pop("error", None)
+        route.fulfill(json=told)
+
+    page.route(re.compile(r"/overview$"), without)
+    page.goto(page.url.split("#")[0] + "#/orders")
+    page.keyboard.press("u")
+    line = page.locator(".reasons li", has_text="no reason recorded")
+    line.get_by_role("button", name="Act on all…").click()
+    dialog = page.get_by_role("dialog", name="Act on all these orders?")
+    expect(dialog).to_contain_text("without a recorded error")
+    expect(dialog).to_contain_text("orders in which charge fails and orders in which its undo fails are both included")
+    page.fill("#f-reason", "nobody knows")
+    page.fill("#f-by", "ann")
+    page.click("dialog button[type=submit]")
+    expect(dialog).to_contain_text("Resubmit would apply to 0 orders.")
+    page.keyboard.press("Escape")
+    over(system, broken)
+
+
 # What "resubmit" does to an order that is being undone is another thing, and said.
 def test_a_failed_undo_is_tried_again_and_the_page_says_so(system, window):
     order = system.submit("parcel", "returned")

@@ -72,7 +72,13 @@ const words = { state: "in state", workflow: "of workflow", tenant: "of tenant",
 export function bulk(parameters, done, first = "resubmit") {
   const filter = {};
   for (const name of Object.keys(words)) if (parameters[name]) filter[name] = name === "from" ? new Date(parameters.from).toISOString() : parameters[name];
-  const named = Object.entries(filter).map(([name, value]) => [" ", words[name], " ", h("strong", {}, value)]);
+  const named = Object.entries(filter).map(([name, value]) => [" ", words[name], " ", h("strong", {}, prose(value))]);
+  // An empty error is that of orders for which none is recorded.
+  if (parameters.error === "") {
+    filter.error = "";
+    named.push(" without a recorded error");
+  }
+  const isBoth = filter.step && filter.state !== "Waiting";
   const whole = (text, most) => Math.max(1, Math.min(most, Math.trunc(Number(text)) || 1));
   const asked = ({ action, limit, rate, output, ...why }) => ({ ...why, action, filter, limit: whole(limit, MOST), rate_per_s: whole(rate, 100), output: action === "mark-done" ? (output ?? {}) : undefined });
   const name = ({ action }) => ACTS[action].name;
@@ -81,7 +87,7 @@ export function bulk(parameters, done, first = "resubmit") {
   let key;
   ask({
     title: "Act on all these orders?",
-    lead: [h("p", {}, "All orders", named, ", not only those on this page. You first see what would be done."), h("p", { class: "small" }, "The system does it, whether or not this page stays open. An order that no longer matches is left alone.")],
+    lead: [h("p", {}, "All orders", named, ", not only those on this page. You first see what would be done."), isBoth && h("p", {}, "The undo of a step counts as the step: orders in which ", h("strong", {}, filter.step), " fails and orders in which its undo fails are both included."), h("p", { class: "small" }, "The system does it, whether or not this page stays open. An order that no longer matches is left alone.")],
     fields: [
       { name: "action", label: "Act", kind: "select", options: actions, names: Object.fromEntries(actions.map((action) => [action, ACTS[action].name])), value: first },
       { name: "limit", label: "Maximum number", value: "100" },

@@ -43,7 +43,7 @@ function reasons(app, group, looks, state) {
         h("span", { class: "where" }, why.step ? [why.undo ? "undo of " : "", h("strong", {}, why.step), why.agent !== why.step ? ` (${why.agent})` : ""] : why.workflow),
         h("span", { class: "error" }, prose(why.error ?? "no reason recorded")),
         h("span", { class: "since" }, "since ", age(why.since))),
-      h("button", { type: "button", class: "quiet", title: "Start a job for all orders with this cause", onclick: () => bulk(filter, app.refresh, state ? "resubmit" : "retry-now") }, "Act on all…"),
+      h("button", { type: "button", class: "quiet", title: "Start a job for all orders with this cause", onclick: () => bulk({ ...filter, error: why.error ?? "" }, app.refresh, state ? "resubmit" : "retry-now") }, "Act on all…"),
     );
   };
   const rest = group.why.length - MOST_REASONS;
@@ -181,7 +181,7 @@ export function orders(app, parameters) {
       h("label", { class: "filter" }, h("span", {}, "Accepted since"),
         h("input", { id: "f-from", type: "datetime-local", onchange: (event) => go({ from: event.target.value }) })),
       h("button", { type: "button", class: "quiet", disabled: !any, onclick: () => go(Object.fromEntries(FILTERS.map((name) => [name, undefined]))) }, "Clear"),
-      any && h("button", { type: "button", id: "bulk", onclick: () => bulk(parameters, app.refresh) }, "Act on all…"),
+      any && h("button", { type: "button", id: "bulk", onclick: () => bulk({ ...parameters, error: parameters.error || undefined }, app.refresh) }, "Act on all…"),
     );
   }
 
