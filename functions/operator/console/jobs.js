@@ -8,7 +8,7 @@ import { ago, many, prose, short, when } from "./words.js";
 
 const LOOKS = { gathering: "wait", running: "wait", paused: "pause", aborting: "warn", aborted: "bad", done: "good" };
 const VERBS = {
-  pause: { name: "Pause", what: "No act begins after about a second, until somebody resumes the job." },
+  pause: { name: "Pause", what: "Within about a second, the job stops starting new acts until it is resumed." },
   resume: { name: "Resume", what: "The job continues where it was." },
   abort: { name: "Abort", danger: true, what: "What was done stays done. The orders to come are left as they are." },
 };
