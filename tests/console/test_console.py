@@ -101,7 +101,7 @@ def test_the_input_of_a_step_is_edited_and_acts_say_what_became_of_them(system, 
 
 def test_an_order_is_moved_run_again_and_erased_after_it_was_shown_what_that_means(system, window):
     [broken] = in_error(system)
-    one = window(f"#/orders/{broken}")
+    one = window(f"#/orders/{broken}", expected=[400])
     page = one.page
     page.click("#act-migrate")
     dialog = page.get_by_role("dialog", name="Move this order to another definition?")
@@ -109,7 +109,12 @@ def test_an_order_is_moved_run_again_and_erased_after_it_was_shown_what_that_mea
     page.fill("#f-by", "ann")
     page.click("dialog button[type=submit]")
     expect(dialog.locator(".told")).to_contain_text("This is the definition that the order has")
+    one.shot("migrate")
+    page.fill("#f-to", "0" * 64)
+    page.click("dialog button[type=submit]")
+    expect(dialog.get_by_role("alert").locator("code").first).to_have_text("parcel")
     page.keyboard.press("Escape")
+    expect(page.locator("#act-migrate")).to_be_focused()
     page.click("#act-resubmit")
     page.fill("#f-reason", "the bank is back")
     page.click("dialog button[type=submit]")
@@ -134,12 +139,47 @@ def test_an_order_is_moved_run_again_and_erased_after_it_was_shown_what_that_mea
     page.fill("#f-confirm", "none")
     page.click("dialog button[type=submit]")
     expect(page.locator("dialog [role=alert]")).to_contain_text("Nothing was erased")
+    expect(page.locator("dialog button[type=submit]")).to_be_focused()
     page.fill("#f-confirm", broken[-4:])
     one.shot("erase")
     page.click("dialog button[type=submit]")
     expect(page.locator(".toast")).to_contain_text("Erased: ann: request 17")
     expect(page.locator(".sentence.undone")).to_contain_text("The data of this order was erased")
     expect(page.locator("#act-erase")).to_have_count(0)
+
+
+def test_what_cannot_run_again_is_said_and_an_undone_order_runs_again_as_a_whole(system, window):
+    listed = system.submit("rows", "a list", rows=[1, 7])
+    system.until(listed, "Error")
+    page = window(f"#/orders/{listed}").page
+    page.click("#act-run-again")
+    dialog = page.get_by_role("dialog", name="Run this order again?")
+    page.fill("#f-reason", "y" * 180)
+    page.fill("#f-by", "ann")
+    page.keyboard.press("Enter")
+    expect(dialog.locator(".told .wrong")).to_contain_text("a list cannot be started again")
+    expect(dialog.locator(".told .facts")).to_have_count(0)
+    expect(dialog.locator("button[type=submit]")).to_have_text("Show what that means")
+    assert page.evaluate(CONTRAST) == []
+    undone = system.submit("parcel", "sent back")
+    system.until(undone, "Processed")
+    assert system.call("POST", f"/orders/{undone}/actions/undo", {"by": "ann", "reason": "sent back"})[0] == 200
+    system.until(undone, "Undone")
+    page = window(f"#/orders/{undone}").page
+    expect(page.locator(".others summary")).to_have_text("Why not the others")
+    page.click("#act-run-again")
+    dialog = page.get_by_role("dialog", name="Run this order again?")
+    page.fill("#f-reason", "it was right")
+    page.fill("#f-by", "ann")
+    page.click("dialog button[type=submit]")
+    expect(dialog.locator(".told .wrong")).to_contain_text("run again from it as well")
+    page.select_option("#f-from", "all steps")
+    page.click("dialog button[type=submit]")
+    expect(dialog.locator(".told")).to_contain_text("reserve, check-fraud, charge, ship")
+    page.click("dialog button:has-text('Run it again')")
+    expect(page.locator(".title .state")).to_have_text("✓Processed", timeout=60_000)
+    system.call("POST", f"/orders/{listed}/actions/cancel", {"by": "ann", "reason": "the test is over"})
+    system.until(listed, "Undone")
 
 
 def test_an_act_on_an_order_that_moved_on_is_refused_in_words(system, window):

@@ -42,12 +42,16 @@ export function sendEvent(step, details, done) {
 
 const id = ({ order }) => h("p", { class: "small" }, h("span", { class: "mono" }, order.order_id), ` at version ${order.version}`);
 const at = ({ order }, path) => `/orders/${encodeURIComponent(order.order_id)}/${path}`;
-const named = (lists) => h("dl", { class: "facts" }, lists.filter(([, steps]) => steps.length).map(([name, steps]) => h("div", {}, h("dt", {}, name), h("dd", {}, steps.join(", ")))));
+function named(lists) {
+  const rows = lists.filter(([, steps]) => steps.length);
+  return rows.length > 0 && h("dl", { class: "facts" }, rows.map(([name, steps]) => h("div", {}, h("dt", {}, name), h("dd", {}, steps.join(", ")))));
+}
 
-/** What a dry run found: why it is not allowed, or until when it waits, and lists of steps; `verb` does it. */
+/** What a dry run found: why it is not allowed; or until when it waits, and lists of steps, and `verb` does it. */
 function found(report, verb, lists, lines = []) {
-  const waits = report.waits_until && h("p", {}, "An earlier request can start until ", when(report.waits_until), ". It waits for that.");
-  return { told: [report.why && h("p", { class: "wrong" }, prose(report.why)), waits, named(lists), lines.map((line) => h("p", {}, prose(line)))], verb: report.outcome === "not_allowed" ? null : verb };
+  if (report.outcome === "not_allowed") return { told: h("p", { class: "wrong" }, prose(report.why)), verb: null };
+  const waits = report.waits_until && h("p", {}, "An earlier request can still start until ", when(report.waits_until), ". The order waits until then.");
+  return { told: [waits, lines.map((line) => h("p", {}, prose(line))), named(lists)], verb };
 }
 
 /** The dialog that moves the order in `details` to another definition, after it has shown what that means. */
@@ -79,13 +83,15 @@ function migrate(details, done) {
 /** The dialog that runs the order in `details` again from a step, after it has shown what that means. */
 function runAgain(details, done) {
   const begun = details.order.steps.filter((step) => step.state !== "Pending" || step.attempts).map((step) => step.name);
+  // Independent branches of an order that was undone can only run again together.
+  const all = "all steps";
   const choice = (name, label, no, yes) => ({ name, label, kind: "select", options: ["no", "yes"], names: { no, yes } });
-  const body = (values) => ({ by: values.by, reason: values.reason, from: [values.from], new_keys: values.new_keys === "yes", without_undo: values.without_undo === "yes", if_version: details.order.version });
+  const body = (values) => ({ by: values.by, reason: values.reason, from: values.from === all ? begun : [values.from], new_keys: values.new_keys === "yes", without_undo: values.without_undo === "yes", if_version: details.order.version });
   ask({
     title: "Run this order again?",
     lead: [h("p", {}, "The step that you choose and all that come after it are done again. What they did is undone first. The order stays as it is until you have seen what that means."), id(details)],
     fields: [
-      { name: "from", label: "From", kind: "select", options: begun },
+      { name: "from", label: "From", kind: "select", options: begun.length > 1 ? [...begun, all] : begun },
       choice("without_undo", "What has no undo", "do not run it again", "run it again; what it did stays"),
       choice("new_keys", "Idempotency keys of what was not undone", "keep them: the service answers as before", "new ones: the service does it a second time"),
     ],

@@ -2,6 +2,7 @@
 
 import { h, show } from "./dom.js";
 import { Refused, Written } from "./api.js";
+import { prose } from "./words.js";
 
 const BY = "stepwarden.by";
 const MOST_REASON = 180;
@@ -131,14 +132,14 @@ export function ask({ title, lead, fields = [], verb, danger, look, send, done }
           if (!(error instanceof Refused)) throw error;
           if (mine) show(told);
           const unsure = error.status === 0 || error.status >= 500;
-          show(wrong, `${error.message}${unsure && !mine ? " It may have taken effect: check before you repeat it." : ""}`);
+          show(wrong, prose(`${error.message}${unsure && !mine ? " It may have taken effect: check before you repeat it." : ""}`));
         } finally {
           // Otherwise the form has changed meanwhile, and another look may be in progress.
           if (looking === mine) {
             looking = null;
             confirm.disabled = false;
-            // The button that was pressed, with what it does now.
-            if (mine) confirm.focus();
+            // The button that was pressed, with what it does now. A disabled one has lost the focus.
+            if (mine || document.activeElement === document.body) confirm.focus();
           }
           if (!mine) done?.();
         }

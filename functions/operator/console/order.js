@@ -84,14 +84,15 @@ function buttons(details, done) {
   const others = details.acts.filter((one) => !one.fits);
   const button = (one) => h("button", { "data-key": one.act, id: `act-${one.act}`, class: ACTS[one.act].danger ? "danger" : ACTS[one.act].main ? "primary" : null, onclick: () => act(one.act, details, done) }, ACTS[one.act].name);
   const order = Object.keys(ACTS);
+  const own = more(details);
   fits.sort((a, b) => order.indexOf(a.act) - order.indexOf(b.act));
   return h(
     "div",
     { class: "acts", role: "group", "aria-label": "Actions" },
     fits.map(button),
     details.order.steps.filter((step) => step.event && step.waiting_until).map((step) => h("button", { "data-key": `event-${step.name}`, id: `event-${step.name}`, onclick: () => sendEvent(step, details, done) }, `Send ${step.event}…`)),
-    more(details).map((one) => h("button", { "data-key": one.name, id: `act-${one.name}`, class: one.danger ? "danger" : null, onclick: () => one.open(details, done) }, one.label)),
-    others.length > 0 && h("details", { class: "others" }, h("summary", {}, fits.length ? "Why not the others" : "Why no action is possible"), h("ul", {}, others.map((one) => h("li", {}, h("strong", {}, ACTS[one.act].name), ` ${one.why ?? "not possible"}`)))),
+    own.map((one) => h("button", { "data-key": one.name, id: `act-${one.name}`, class: one.danger ? "danger" : null, onclick: () => one.open(details, done) }, one.label)),
+    others.length > 0 && h("details", { class: "others" }, h("summary", {}, fits.length + own.length ? "Why not the others" : "Why no action is possible"), h("ul", {}, others.map((one) => h("li", {}, h("strong", {}, ACTS[one.act].name), ` ${one.why ?? "not possible"}`)))),
   );
 }
 
