@@ -466,7 +466,7 @@ def test_all_results_of_a_job_are_read_page_by_page_with_few_requests(system, wi
     assert status in (200, 202), job
     name = job["job_id"]
     until(lambda: system.call("GET", f"/jobs/{name}")[1]["state"] == "done", "the dry run is over")
-    one = window("#/jobs")
+    one = window("#/jobs", expected=[500])
     page = one.page
     pages, busy = 5, {"state": "done"}
 
@@ -476,6 +476,9 @@ def test_all_results_of_a_job_are_read_page_by_page_with_few_requests(system, wi
 
     def results(route):
         number = int(re.search(r"page=(\d+)", route.request.url)[1])
+        if number == 1:
+            problem = {"type": "/problems/unreadable", "title": "Unreadable", "status": 500, "code": "unreadable", "detail": "page 1 cannot be read"}
+            return route.fulfill(status=500, content_type="application/problem+json", body=json.dumps(problem))
         rows = [{"order_id": broken[0], "outcome": "not_allowed", "why": f"reason {number}"}] if number % 2 == 0 else []
         route.fulfill(json={"results": rows, **({"next": number + 1} if number + 1 < pages else {})})
 
@@ -485,6 +488,7 @@ def test_all_results_of_a_job_are_read_page_by_page_with_few_requests(system, wi
     page.goto(f"{base}#/jobs/{name}")
     expect(page.locator(".left li")).to_have_text([re.compile(f"^1: reason {n}") for n in (0, 2, 4)])
     expect(page.locator("main")).not_to_contain_text("read so far")
+    expect(page.locator("main")).to_contain_text("Page 2 of the results cannot be read.")
 
     # A minute of a job that goes on, and of which not all can be found: the most that a page asks for.
     busy["state"] = "running"

@@ -80,13 +80,18 @@ export function job(app, _, id) {
   // What was not acted on, by page of results: a page has as many orders as one listing found, from one to some hundred. They are
   // read a few at a time, until there is a result for each that the job counts.
   const found = new Map();
+  const damaged = new Set();
   const left = () => [...found.values()].flat();
   let [page, reads, rounds] = [0, 0, 0];
   const load = async (signal) => {
     const now = await get(base, signal);
     // The second round after its end has read all there is.
     for (let n = 0; n < PAGES && rounds < 2 && left().length < bad(now); n += 1) {
-      const told = await get(`${base}/results?page=${page}&only=failed`, signal);
+      const told = await get(`${base}/results?page=${page}&only=failed`, signal).catch((error) => {
+        if (error.code !== "unreadable") throw error;
+        damaged.add(page);
+        return { results: [], next: page + 1 < now.pages ? page + 1 : undefined };
+      });
       if (told.results.length) found.set(page, told.results);
       // After the last page, again from the last that had some: the job has gone on meanwhile.
       page = told.next ?? Math.max(0, ...found.keys());
@@ -118,6 +123,7 @@ export function job(app, _, id) {
         h("dl", { class: "facts" }, rows.filter(([, value]) => value).map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)])),
         now.more && h("p", {}, "More orders match than the job's maximum number."),
         bad(now) > 0 && [h("h2", { class: "warn" }, "Not acted on"), reasons(left()), left().length < bad(now) && h("p", { class: "small" }, `${left().length} of ${bad(now)} read so far${now.pages ? `, up to page ${Math.min(page + 1, now.pages)} of ${now.pages}` : ""}…`)],
+        [...damaged].map((n) => h("p", { class: "wrong" }, `Page ${n + 1} of the results cannot be read.`)),
         h("p", { class: "small" }, "All results: ", prose(`\`stepwarden jobs results ${id}\``))));
     },
   };
