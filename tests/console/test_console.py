@@ -774,7 +774,7 @@ def guarded(system, one, wanted):
         body = {"type": "/problems/unauthorized", "title": "A token is needed", "status": 401, "code": "unauthorized", "detail": "send a token"}
         return route.fulfill(status=401, headers={"www-authenticate": "Bearer"}, content_type="application/problem+json", body=json.dumps(body))
 
-    one.context.route(re.compile(r":\d+/(orders|details|overview|queues|agents|leases)"), check)
+    one.context.route(re.compile(r":\d+/(orders|details|overview|queues|agents|leases|charts|workflows|jobs)"), check)
     return sent
 
 
