@@ -12,7 +12,7 @@ const LISTED = 8;
 // How soon a preview is asked for again: it takes a second on a laptop and up to a minute in a deployment.
 const SOONEST_MS = 700;
 const LATEST_MS = 5000;
-const STILL_MS = 30_000;
+const STILL_MS = 90_000;
 const PAGES = 10;
 
 /** Waits `ms`, or until `signal` is aborted. */
@@ -32,7 +32,7 @@ async function preview(body, { tell, signal }) {
       const words = job.state === "gathering" ? `${many(job.found, "order")} found so far…` : `${good + failed + left} of ${job.found} looked at…`;
       if (words !== seen) [seen, moved] = [words, Date.now()];
       const isStill = Date.now() - moved > STILL_MS;
-      tell(h("p", {}, words), isStill && h("p", { class: "small" }, "Nothing has changed for 30 seconds. The supervisor looks at the orders: see under System whether one is running."));
+      tell(h("p", {}, words), isStill && h("p", { class: "small" }, "Nothing has changed for 90 seconds. A supervisor carries out the preview: check under System whether one is running."));
       await pause(every, signal);
       signal.throwIfAborted();
       every = Math.min(LATEST_MS, every * 1.4);
