@@ -29,7 +29,7 @@ async function preview(body, { tell, signal }) {
   try {
     while (!["done", "aborted", "paused"].includes(job.state)) {
       const { good, failed, left_alone: left } = job.counts;
-      const words = job.state === "gathering" ? `${many(job.found, "order")} found so far…` : `${good + failed + left} of ${job.found} looked at…`;
+      const words = job.state === "gathering" ? `${many(job.found, "order")} found so far…` : `${good + failed + left} of ${job.found} checked…`;
       if (words !== seen) [seen, moved] = [words, Date.now()];
       const isStill = Date.now() - moved > STILL_MS;
       tell(h("p", {}, words), isStill && h("p", { class: "small" }, "Nothing has changed for 90 seconds. A supervisor carries out the preview: check under System whether one is running."));
