@@ -72,7 +72,7 @@ function values(form, fields) {
  * Asks for a reason and a name beside `fields`, and does `send(values, { tell, signal })` once confirmed. `send` answers what to
  * say, or `{ stay }`, what to show in the dialog. `tell` shows how far it is; `signal` is aborted when the dialog is closed. With
  * `look(values, { tell, signal })`, which answers `{ told, verb }`, the first confirmation only shows what would be done; `verb`
- * null: nothing. A change in the form aborts the look's `signal`, and only what was looked at is sent.
+ * null: nothing. A change in the form aborts `signal`, and only what it showed is sent.
  * Fields: `{ name, label, kind: "text" | "select" | "json", value, options, names, required, help, folded }`.
  */
 export function ask({ title, lead, fields = [], verb, danger, look, send, done }) {
