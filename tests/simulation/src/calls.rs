@@ -3,7 +3,7 @@
 use crate::dice::Class;
 use crate::node::Node;
 use crate::people;
-use crate::port::direction;
+use crate::port::{Faulty, direction};
 use crate::queues::wait_ms;
 use crate::services::Answer;
 use crate::worker;
@@ -11,7 +11,8 @@ use crate::world::World;
 use agent::{Agent, AgentError, Call};
 use futures::future::BoxFuture;
 use serde_json::{Value, json};
-use shared::message::Request;
+use shared::message::{Effect, Request};
+use shared::ports::Messenger;
 use shared::step::Direction;
 use shared::time::{SignedDuration, until};
 use std::sync::Arc;
@@ -40,6 +41,15 @@ impl SimulatedAgent {
         let site = format!("{} {what}", self.name);
         world.check_input(request);
         self.node.touch(world, &site);
+        if request.heartbeat.is_none() && request.reminder.is_none() && world.is_retold() {
+            let (world, node, request) = (Arc::clone(world), Arc::clone(&self.node), request.clone());
+            tokio::spawn(async move {
+                if let Some(reply) = world.hear(&request).await {
+                    let _ = Faulty::new(&world, &node).send(vec![Effect::Reply(Box::new(reply))]).await;
+                }
+            });
+            return Err(AgentError::Stopped { why: "its reply is sent as the history has it".into() });
+        }
         if request.heartbeat.is_some() {
             let class = match request.direction {
                 Direction::Do => Class::RemotePermanent,

@@ -12,7 +12,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// When the clocks of a run begin: 2026-01-01T00:00:00Z.
+/// When the clocks of a run begin, unless its order began at another time: 2026-01-01T00:00:00Z.
 pub(crate) const EPOCH_S: i64 = 1_767_225_600;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,8 +82,8 @@ impl Node {
 
     #[must_use]
     pub fn clock(&self, world: &World) -> Clock {
-        let (began, offset) = (world.began, Arc::clone(&self.offset_ms));
-        Arc::new(move || time_at(began, offset.load(Ordering::Relaxed)))
+        let (epoch, began, offset) = (world.plan.epoch, world.began, Arc::clone(&self.offset_ms));
+        Arc::new(move || time_at(epoch, began, offset.load(Ordering::Relaxed)))
     }
 
     /// The process is about to act at `site`, where a fault may be drawn for it: a crash or a freeze soon.
@@ -114,9 +114,8 @@ impl Node {
     }
 }
 
-/// The time on a clock that is off by this many milliseconds.
-pub(crate) fn time_at(began: Instant, offset_ms: i64) -> Timestamp {
-    let epoch = Timestamp::from_second(EPOCH_S).expect("a time of the calendar");
+/// The time on a clock that is off by this many milliseconds, and that showed `epoch` when the run began.
+pub(crate) fn time_at(epoch: Timestamp, began: Instant, offset_ms: i64) -> Timestamp {
     let elapsed = SignedDuration::try_from(began.elapsed()).unwrap_or(SignedDuration::MAX);
     plus(plus(epoch, elapsed), SignedDuration::from_millis(offset_ms))
 }

@@ -24,6 +24,7 @@ use shared::queues;
 use shared::registry::{self, Change};
 use shared::step::{Direction, State, Step};
 use shared::task::{Phase, Priority, ProcessState, Task};
+use shared::workflow::Step as Spec;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -159,7 +160,7 @@ fn put(mut whole: Value, path: &[String], root: &str, value: Value) -> Value {
 }
 
 /// Asks the operator function until it answers.
-async fn operate<T>(world: &World, knock: impl Fn(oneshot::Sender<T>) -> Knock) -> T {
+pub(crate) async fn operate<T>(world: &World, knock: impl Fn(oneshot::Sender<T>) -> Knock) -> T {
     loop {
         let (answer, answered) = oneshot::channel();
         world.knock("operator-0", knock(answer));
@@ -378,13 +379,18 @@ pub(crate) async fn send_events(world: Arc<World>, order: OrderPlan) {
 }
 
 /// Waits until a step waits for this event; false if the order ends before.
-async fn is_waited_for(world: &World, id: &Id, name: &str, look: Duration) -> bool {
+pub(crate) async fn is_waited_for(world: &World, id: &Id, name: &str, look: Duration) -> bool {
     loop {
         let task = world.history().last(id).cloned();
         if let Some(task) = task {
-            let steps = task.steps.iter().zip(&world.plan.workflow.steps);
+            let workflow = world.definition(&task);
+            let steps = task.steps.iter().zip(&workflow.steps);
             let mut waits = steps.filter(|(step, _)| matches!(step.state, State::Waiting { event: true, .. }));
-            if waits.any(|(_, spec)| spec.wait.as_ref().and_then(|w| w.event()).is_some_and(|e| e.name == name)) {
+            let is_its = |spec: &Spec| match name.strip_prefix(CALLBACK) {
+                Some(step) => spec.name == step,
+                None => spec.wait.as_ref().and_then(|w| w.event()).is_some_and(|e| e.name == name),
+            };
+            if waits.any(|(_, spec)| is_its(spec)) {
                 return true;
             }
             if task.process_state().is_final() && task.process_state() != ProcessState::Error {
@@ -396,7 +402,7 @@ async fn is_waited_for(world: &World, id: &Id, name: &str, look: Duration) -> bo
 }
 
 /// Sends an event until it is answered, always under the same key.
-async fn send_event(world: &World, id: &Id, event: &Sending) -> Result<(), Problem> {
+pub(crate) async fn send_event(world: &World, id: &Id, event: &Sending) -> Result<(), Problem> {
     let _busy = Busy::new(world);
     let label = format!("event {} {} of {}", event.name, event.key, world.label(id));
     // A person's event is known by the person.

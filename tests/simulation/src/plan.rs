@@ -7,10 +7,11 @@ use serde_json::Value;
 use shared::control::MAX_WITHHELD;
 use shared::expression::Names;
 use shared::message::MAX_DELAY;
+use shared::order::Id;
 use shared::retry::Ladder;
 use shared::step::Direction;
 use shared::task::{Priority, grace};
-use shared::time::{SignedDuration, Timestamp};
+use shared::time::{SignedDuration, Timestamp, plus};
 use shared::workflow::file::{Known, parse};
 use shared::workflow::wait::MAX_WAIT;
 use shared::workflow::{Step, Work, Workflow};
@@ -72,6 +73,8 @@ pub struct OrderPlan {
     pub at: Duration,
     /// It is submitted by message.
     pub by_message: bool,
+    /// Its id, if that does not follow from its idempotency key.
+    pub id: Option<Id>,
     /// How urgent it is.
     pub priority: Priority,
     /// Whether its submitter has a queue for notices.
@@ -83,6 +86,8 @@ pub struct OrderPlan {
 pub struct Plan {
     /// The seed.
     pub seed: u64,
+    /// What the clocks show when the run begins.
+    pub epoch: Timestamp,
     /// The workflow of all orders.
     pub workflow: Arc<Workflow>,
     /// The orders; all but the first can be left out.
@@ -145,6 +150,7 @@ impl Plan {
         let most = if is_real_store { 2 } else { MOST_ORDERS };
         let orders = (1..=most).map(|number| OrderPlan {
             number,
+            id: None,
             at: if number == 1 { Duration::ZERO } else { busy.mul_f64(draw.between(0, 100) as f64 / 100.0) },
             by_message: draw.chance(0.2),
             priority: *draw.pick(&[Priority::High, Priority::Normal, Priority::Normal, Priority::Low]),
@@ -166,6 +172,7 @@ impl Plan {
         let lease_s = draw.between(3, 12);
         Self {
             seed,
+            epoch: epoch(None),
             orders,
             rates,
             faults_end: busy.mul_f64(draw.between(50, 500) as f64 / 100.0) + Duration::from_secs(1),
@@ -192,7 +199,7 @@ impl Plan {
     #[must_use]
     pub fn scripted(self, script: Option<Arc<Script>>) -> Self {
         let sweep_every = self.sweep_every + longest_wait(&self.workflow, script.as_deref()) / 2000;
-        Self { sweep_every, script, ..self }
+        Self { sweep_every, epoch: epoch(script.as_deref()), script, ..self }
     }
 
     /// A plan of one order without any fault.
@@ -208,6 +215,7 @@ impl Plan {
         Self {
             orders: vec![OrderPlan {
                 number: 1,
+                id: script.retold.as_ref().map(|retold| retold.first.id.clone()),
                 at: Duration::ZERO,
                 by_message: false,
                 priority: Priority::Normal,
@@ -223,8 +231,11 @@ impl Plan {
             cache: 1000,
             lease_life: Duration::from_secs(60),
             // Days of waiting would be millions of short sweeps.
-            sweep_every: (Duration::from_millis(200) + longest / 500).max(longest_wait(workflow, Some(script)) / 5000),
+            sweep_every: (Duration::from_millis(200) + longest / 500)
+                .max(longest_wait(workflow, Some(script)) / 5000)
+                .max(script.retold.as_ref().map(|retold| retold.lasts / 20_000).unwrap_or_default()),
             patrols: false,
+            epoch: epoch(Some(script)),
             script: Some(Arc::clone(script)),
             ..plan
         }
@@ -311,11 +322,19 @@ fn takes(work: Work<'_>) -> SignedDuration {
     work.heartbeat.map_or(work.timeout, |every| (every * MOST_BEATS.cast_signed()).min(work.timeout))
 }
 
+/// What the clocks show when a run begins: an order that is played again is accepted at its own time, a millisecond later.
+fn epoch(script: Option<&Script>) -> Timestamp {
+    match script.and_then(|script| script.retold.as_ref()) {
+        Some(retold) => plus(retold.first.created_at, SignedDuration::from_millis(-1)),
+        None => Timestamp::from_second(EPOCH_S).expect("a time of the calendar"),
+    }
+}
+
 /// How long a step waits, or `None` if only an order's data says it.
 fn wait_of(step: &Step, workflow: &Workflow, script: Option<&Script>) -> Option<Duration> {
     let Some(wait) = &step.wait else { return Some(Duration::ZERO) };
-    let now = Timestamp::from_second(EPOCH_S).expect("a time of the calendar");
-    let mut names = Names::new().with("now", Cow::Owned(EPOCH_S.into()));
+    let now = epoch(script);
+    let mut names = Names::new().with("now", Cow::Owned(now.as_second().into()));
     names = names.with("config", Cow::Owned(Value::Object(workflow.config.clone())));
     if let Some(script) = script {
         names = names.with("input", Cow::Borrowed(&script.input));

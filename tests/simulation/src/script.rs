@@ -9,6 +9,7 @@ use crate::node::{Node, Role};
 use crate::people;
 use crate::plan::std_of;
 use crate::port::BUS;
+use crate::retell::Retold;
 use crate::world::{Knock, RunOptions, World, id_of, key_of, live};
 use agent::agents::{Means, http::Http};
 use agent::{AgentError, remote};
@@ -42,6 +43,8 @@ pub struct Script {
     pub answers: BTreeMap<String, Vec<Scripted>>,
     /// The events that are sent to every order, one after another.
     pub events: Vec<Sending>,
+    /// The order that is played again, if there is one. Then its record has the answers.
+    pub retold: Option<Retold>,
     http: Http,
 }
 
@@ -94,6 +97,8 @@ pub enum Said {
 pub struct Sent {
     /// Its order.
     pub order: Id,
+    /// Its attempt.
+    pub attempt: u32,
     /// The step, or the step and [`UNDO`]. Of an order that a step starts: `lines[2]/pick`, where `lines` is that step and
     /// 2 the position of the item.
     pub name: String,
@@ -108,6 +113,8 @@ pub struct Played {
     pub refused: Option<Problem>,
     /// The order as it was saved each time.
     pub saved: Vec<Arc<Task>>,
+    /// The orders that it started, and those that these did, as they were saved last.
+    pub started: Vec<Arc<Task>>,
     /// The output of each step in the end, also one that is kept beside the record.
     pub outputs: Vec<Option<Value>>,
     /// Every call, in order.
@@ -128,13 +135,19 @@ impl Script {
     /// The script with this input and these answers.
     #[must_use]
     pub fn new(input: Value, answers: BTreeMap<String, Vec<Scripted>>) -> Self {
-        Self { input, answers, events: Vec::new(), http: Http::new(&Means::default()) }
+        Self { input, answers, events: Vec::new(), retold: None, http: Http::new(&Means::default()) }
     }
 
     /// The same with these events.
     #[must_use]
     pub fn sending(self, events: Vec<Sending>) -> Self {
         Self { events, ..self }
+    }
+
+    /// The script of an order that is played again.
+    #[must_use]
+    pub fn retelling(self, retold: Retold) -> Self {
+        Self { retold: Some(retold), ..self }
     }
 
     /// What is sent for `request`.
@@ -243,6 +256,7 @@ pub fn play(workflow: &Arc<Workflow>, children: &[Arc<Workflow>], script: &Arc<S
         violations.extend(history.check(known));
     }
     let saved: Vec<Arc<Task>> = history.saved(&id).cloned().collect();
+    let started = history.orders().filter(|task| task.id != id).cloned().collect();
     drop(history);
     let steps = saved.last().map(|task| task.steps.as_slice()).unwrap_or_default();
     let outputs = steps.iter().map(|step| match &step.beside {
@@ -250,7 +264,7 @@ pub fn play(workflow: &Arc<Workflow>, children: &[Arc<Workflow>], script: &Arc<S
         None => step.output.clone(),
     });
     let outputs = outputs.collect();
-    Played { refused, saved, outputs, sent: world.calls(), answered: world.answers(), violations }
+    Played { refused, saved, started, outputs, sent: world.calls(), answered: world.answers(), violations }
 }
 
 /// Submits the order and waits for its end.

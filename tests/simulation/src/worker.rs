@@ -40,14 +40,16 @@ pub(crate) async fn work(world: Arc<World>, node: Arc<Node>, request: Request, r
     // In time, if its heartbeats are answered.
     let takes = world.dice.draw(&label).between(0, u64::from(MOST_BEATS - 1) * told.every_ms);
     let mut job = Box::pin(async {
+        let reply = |result| Reply::to(&request, of(result));
         match world.plan.script.clone() {
-            Some(script) => world.serve_by(&script, &request, refuses).await,
+            Some(_) if world.is_retold() => world.hear(&request).await,
+            Some(script) => world.serve_by(&script, &request, refuses).await.map(reply),
             None => {
                 wait_ms(takes).await;
-                Some(match world.serve(&request, refuses) {
+                Some(reply(match world.serve(&request, refuses) {
                     Answer::Done(output) => Ok(output),
                     Answer::Refused(error) => Err(AgentError::Refused { error, status: 409, answer: None }),
-                })
+                }))
             }
         }
     });
@@ -59,14 +61,14 @@ pub(crate) async fn work(world: Arc<World>, node: Arc<Node>, request: Request, r
     });
     let mut complete_by = request.complete_by;
     let mut sent = 0;
-    let outcome = loop {
+    let reply = loop {
         let left = Duration::try_from(until(now(), plus(complete_by, -skew))).unwrap_or_default();
         tokio::select! {
             biased;
             () = &mut end => return world.trace(format_args!("{label} dies")),
             () = sleep(left) => return world.trace(format_args!("{label} stops at its CompleteBy")),
             done = &mut job => match done {
-                Some(outcome) => break outcome,
+                Some(reply) => break reply,
                 None => return world.trace(format_args!("{label} stays silent")),
             },
             answer = beat(&world, &label, &request, sent, every) => {
@@ -81,10 +83,9 @@ pub(crate) async fn work(world: Arc<World>, node: Arc<Node>, request: Request, r
             }
         }
     };
-    world.trace(format_args!("{label} {}: {outcome:?}", direction(request.direction)));
+    world.trace(format_args!("{label} {}: {:?}", direction(request.direction), reply.outcome));
     if now() < complete_by {
-        let reply = Effect::Reply(Box::new(Reply::to(&request, of(outcome))));
-        let _ = Faulty::new(&world, &node).send(vec![reply]).await;
+        let _ = Faulty::new(&world, &node).send(vec![Effect::Reply(Box::new(reply))]).await;
     }
 }
 

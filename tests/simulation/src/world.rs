@@ -5,7 +5,7 @@ use crate::calls::{MOST_LATE, SimulatedAgent};
 use crate::dice::{Allowed, Class, Dice, Draw, Fired};
 use crate::endpoint::Mishap;
 use crate::history::{History, Rule, Violation};
-use crate::node::{EPOCH_S, Node, Role, time_at};
+use crate::node::{Node, Role, time_at};
 use crate::people;
 use crate::plan::{OrderPlan, Plan};
 use crate::port::{BUS, Faulty, way_ms};
@@ -125,7 +125,7 @@ pub struct World {
     core: Core,
     pub(crate) dice: Dice,
     history: Mutex<History>,
-    services: Mutex<Services>,
+    pub(crate) services: Mutex<Services>,
     trace: Mutex<Trace>,
     labels: BTreeMap<Id, String>,
     outages: Mutex<BTreeMap<String, (u64, u64)>>,
@@ -136,7 +136,7 @@ pub struct World {
     poison: Mutex<BTreeSet<String>>,
     doors: Mutex<BTreeMap<String, mpsc::UnboundedSender<Knock>>>,
     acts: Mutex<BTreeMap<&'static str, u64>>,
-    sent: Mutex<Vec<Sent>>,
+    pub(crate) sent: Mutex<Vec<Sent>>,
     /// The answers to the events of a script, by position.
     answered: Mutex<BTreeMap<usize, String>>,
     /// The requests of a run without faults.
@@ -166,7 +166,7 @@ pub(crate) enum Knock {
     SetAgent(String, Option<Pause>, oneshot::Sender<Result<(), Error>>),
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -226,13 +226,13 @@ impl World {
 
     #[must_use]
     pub fn time(&self) -> Timestamp {
-        time_at(self.began, 0)
+        time_at(self.plan.epoch, self.began, 0)
     }
 
     /// A time as seconds since the run began.
     #[must_use]
     pub fn clock_text(&self, at: Timestamp) -> String {
-        let ms = time_at(Instant::now(), 0).duration_until(at).as_millis();
+        let ms = self.plan.epoch.duration_until(at).as_millis();
         format!("{}.{:03}", ms / 1000, (ms % 1000).abs())
     }
 
@@ -314,7 +314,8 @@ impl World {
                 Ok(what) => what,
                 Err(error) => return Some(Err(error)),
             };
-            let one = Sent { order: request.task_id.clone(), name: self.path_of(request), what };
+            let (order, attempt) = (request.task_id.clone(), request.attempt);
+            let one = Sent { order, attempt, name: self.path_of(request), what };
             let number = sent.iter().filter(|other| other.order == one.order && other.name == one.name).count();
             let name = one.name.clone();
             sent.push(one);
@@ -334,7 +335,7 @@ impl World {
     }
 
     /// The name by which a script knows the call of `request`, behind the steps that started its order.
-    fn path_of(&self, request: &Request) -> String {
+    pub(crate) fn path_of(&self, request: &Request) -> String {
         let (history, mut path) = (self.history(), script::name_of(request));
         let mut order = history.last(&request.task_id);
         while let Some(link) = order.and_then(|order| order.parent.as_ref()) {
@@ -494,7 +495,7 @@ impl World {
             return;
         }
         let skew = u64::try_from(self.plan.skew.as_millis()).unwrap_or_default();
-        let at = u64::try_from(task.created_at.as_millisecond() - EPOCH_S * 1000).unwrap_or_default();
+        let at = u64::try_from(task.created_at.as_millisecond() - self.plan.epoch.as_millisecond()).unwrap_or_default();
         if !self.was_active(Some(&task.workflow_hash), at.saturating_sub(FOLLOWED_MS + skew), at + skew) {
             let words =
                 format!("it was accepted at {at} ms under {}, which was not active any more", task.workflow_hash);
@@ -608,7 +609,7 @@ impl World {
         lock(&self.violations).push(Violation { rule, order, words });
     }
 
-    fn engine(self: &Arc<Self>, node: &Arc<Node>) -> Engine<Faulty, Faulty> {
+    pub(crate) fn engine(self: &Arc<Self>, node: &Arc<Node>) -> Engine<Faulty, Faulty> {
         let observed = Arc::clone(self);
         let config = engine::Config {
             instance: node.instance(),
@@ -661,7 +662,7 @@ fn queue_names(config: &Config) -> BTreeSet<String> {
 
 /// The id under which an order will be stored.
 pub(crate) fn id_of(order: &OrderPlan) -> Id {
-    Id::derive(TENANT, &key_of(order))
+    order.id.clone().unwrap_or_else(|| Id::derive(TENANT, &key_of(order)))
 }
 
 pub(crate) fn key_of(order: &OrderPlan) -> String {

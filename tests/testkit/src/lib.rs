@@ -3,6 +3,7 @@
 mod expect;
 pub mod file;
 mod order;
+pub mod replay;
 #[cfg(test)]
 mod tests;
 
