@@ -24,6 +24,7 @@ mod proxy;
 pub mod pump;
 pub mod queue_turns;
 mod reload;
+mod replay;
 pub mod scenario;
 mod signed;
 mod simulate;

@@ -11,8 +11,14 @@ use std::sync::Arc;
 use std::thread;
 use stepwarden_simulation::{ADAPTER_EVERY, Run, RunOptions, Settings, run, simulate, workflows};
 
+/// Seeds that are run unless somebody says otherwise.
+const SEEDS: u64 = 1000;
+
 /// Runs the seeds and prints the report; true if every order ended well.
 pub fn main(options: &Simulate) -> Result<bool> {
+    if !options.replay.is_empty() {
+        return crate::replay::main(options);
+    }
     let (workflows, children) = match &options.file {
         Some(file) => {
             let external = options.external_agents.iter().map(String::as_str);
@@ -28,13 +34,14 @@ pub fn main(options: &Simulate) -> Result<bool> {
     if let Some(seed) = options.seed {
         return one(&run(seed, &settings, &RunOptions { keeps_trace: true, ..RunOptions::default() }), options.json);
     }
+    let seeds = options.seeds.unwrap_or(SEEDS);
     let threads = thread::available_parallelism().map_or(1, usize::from);
     let bar = if options.json {
         indicatif::ProgressBar::hidden()
     } else {
-        indicatif::ProgressBar::new(options.seeds).with_message("seeds")
+        indicatif::ProgressBar::new(seeds).with_message("seeds")
     };
-    let report = simulate(&settings, options.first, options.seeds, threads, |done| bar.set_position(done));
+    let report = simulate(&settings, options.first, seeds, threads, |done| bar.set_position(done));
     bar.finish_and_clear();
     if options.json {
         crate::say!("{}", serde_json::to_string(&report)?);
@@ -58,10 +65,13 @@ fn read(file: &Path, known: Known<'_>) -> Result<Workflow, Error> {
 
 /// The command that repeats a seed, without the seed itself. With another workflow or another share of runs over the
 /// adapter, the same seed would be a different run.
-fn command(options: &Simulate) -> String {
+pub(crate) fn command(options: &Simulate) -> String {
     let mut words = vec!["stepwarden".to_owned(), "simulate".to_owned()];
     words.extend(options.file.iter().map(|file| quoted(&file.display().to_string())));
-    words.extend(options.external_agents.iter().map(|agent| format!("--external-agent {}", quoted(agent))));
+    words.extend(options.replay.iter().map(|file| format!("--replay {}", quoted(&file.display().to_string()))));
+    // An order that is played again has agents of any names.
+    let own = options.external_agents.iter().filter(|_| options.replay.is_empty());
+    words.extend(own.map(|agent| format!("--external-agent {}", quoted(agent))));
     if options.adapter_every != ADAPTER_EVERY {
         words.push(format!("--adapter-every {}", options.adapter_every));
     }

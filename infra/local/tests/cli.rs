@@ -541,6 +541,52 @@ fn an_order_is_exported_and_erased() {
     assert!(error.contains("409") && error.contains("waits for a person"), "{error}");
 }
 
+// What production did is done again on a laptop, from the route's own answer. M6
+#[test]
+fn an_exported_order_is_replayed() {
+    let case = Case::new();
+    let export = |id: &str| {
+        let export = case.json(0, &["export", id]);
+        std::fs::write(case.dir.path().join("export.json"), export.to_string()).unwrap();
+        export
+    };
+    let replay = ["simulate", "--replay", "export.json", "--seeds", "2"];
+    let id = case.submit("order");
+    case.says(0, &["watch", &id]);
+    export(&id);
+    let text = case.says(0, &replay);
+    assert!(text.contains("the replay ends where the order stands: Processed"), "{text}");
+    assert!(text.contains("2 seeds under faults with the same answers, no rule broken"), "{text}");
+
+    case.faults("payment", json!({"permanent": 1.0}));
+    let undone = case.submit("order");
+    case.says(3, &["watch", &undone]);
+    let mut exported = export(&undone);
+    let replayed = case.json(0, &replay);
+    assert_eq!((&replayed["replay"]["same"], &replayed["replay"]["state"]), (&json!(true), &json!("Undone")));
+    assert_eq!(replayed["faults"]["failed"], 0);
+    // The service answers something else.
+    let log = exported["record"]["log"].as_array_mut().unwrap();
+    let refused = log.iter_mut().find(|entry| entry[1] == "f").unwrap();
+    *refused = json!([refused[0], "p", refused[2], refused[3], null]);
+    std::fs::write(case.dir.path().join("export.json"), exported.to_string()).unwrap();
+    let text = case.says(1, &replay);
+    assert!(text.contains("the histories part at") && text.contains("export: undoing"), "{text}");
+
+    let stopped = case.submit("strict");
+    case.says(4, &["watch", &stopped]);
+    export(&stopped);
+    let text = case.says(0, &replay);
+    assert!(text.contains("the replay ends where the order stands: Error"), "{text}");
+    // A file that undoes what failed.
+    let file = std::fs::read_to_string(case.dir.path().join("workflows/strict.toml")).unwrap();
+    std::fs::write(case.dir.path().join("new.toml"), file.replace("on_failure = \"error\"", "")).unwrap();
+    let text = case.says(0, &[&["simulate", "new.toml"], &replay[1..]].concat());
+    assert!(text.contains("with this file the order comes to Undone") && text.contains("another one"), "{text}");
+    let error = case.fails(2, &["simulate", "--replay", "order.json"]);
+    assert!(error.contains("this is no exported order"), "{error}");
+}
+
 // `stepwarden queues | head -1` ends cleanly.
 #[test]
 fn a_reader_that_is_gone_ends_a_verb() {

@@ -293,6 +293,12 @@ async fn export(One { id, at }: One) -> Result<()> {
         let definition =
             api.read(&format!("/workflows/{}/{}", segment(&order.workflow)?, segment(&order.workflow_hash)?)).await?;
         let record = serde_json::from_str(&record).unwrap_or(Value::String(record));
+        // Those of the orders that it may start.
+        let mut definitions = serde_json::Map::new();
+        for (name, hash) in record["df"].as_object().into_iter().flatten() {
+            let path = format!("/workflows/{}/{}", segment(name)?, segment(hash.as_str().unwrap_or_default())?);
+            definitions.insert(name.clone(), api.read(&path).await?["definition"].clone());
+        }
         let export = json!({
             "format": 1,
             "order": all["order"],
@@ -301,6 +307,7 @@ async fn export(One { id, at }: One) -> Result<()> {
             "record": record,
             "columns": columns,
             "definition": definition["definition"],
+            "definitions": definitions,
         });
         crate::say!("{export:#}");
         return Ok(());

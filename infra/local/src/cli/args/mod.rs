@@ -82,7 +82,7 @@ pub enum Command {
     BenchAgent,
     /// Run a workflow under faults in virtual time, and check that every order ends well
     #[command(
-        after_help = "Examples:\n  stepwarden simulate workflows/order.toml\n  stepwarden simulate workflows/order.toml --seed 42    replay one seed with its trace"
+        after_help = "Examples:\n  stepwarden simulate workflows/order.toml\n  stepwarden simulate workflows/order.toml --seed 42    replay one seed with its trace\n  stepwarden simulate --replay order.json\n  stepwarden simulate workflows/order.toml --replay order.json    with a corrected file"
     )]
     Simulate(Simulate),
     /// Play scenarios of workflows with scripted answers in virtual time, then under faults
