@@ -19,7 +19,7 @@ use shared::message::{Notice, Reply, Request, ToScheduler};
 use shared::migrate::Migration;
 use shared::outputs::Beside;
 use shared::ports::StateStore;
-use shared::step::{Failure, FailureKind, Heart, Kids, Reminded, Rounds, State, Step};
+use shared::step::{Failure, FailureKind, Heart, Kids, Pages, Reminded, Rounds, State, Step};
 use shared::task::{Alert, Arrival, Parent, Phase, Priority, ProcessState, Task};
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -420,7 +420,7 @@ const KNOWN_BEFORE: [(&str, &[&str]); 3] = [
 ];
 /// Fields that the previous version does not know and drops with its next save, and why that does no harm. A field for
 /// which there is no reason must wait for the version after this one.
-const DROPPED_BEFORE: [(&str, &str, &str); 26] = [
+const DROPPED_BEFORE: [(&str, &str, &str); 27] = [
     ("task", "acon", "a repeated act is answered `moved` in place of `repeated`, as by that version"),
     ("task", "act", "a repeated act is answered `moved` in place of `repeated`, as by that version"),
     ("task", "ag", "only beside an entry `oa` of the history, which that version refuses to read"),
@@ -462,6 +462,7 @@ const DROPPED_BEFORE: [(&str, &str, &str); 26] = [
         "ob",
         "that version fails every step with such an output; deploy this one everywhere before agents return any",
     ),
+    ("step", "pg", "only in orders of definitions with `pages`, which that version refuses to read"),
     ("step", "pu", "only in orders of definitions with `poll`, which that version refuses to read"),
     ("step", "rd", "only beside an entry `B` of the history, which that version refuses to read"),
     ("step", "rm", "only in orders of definitions with `remind`, which that version refuses to read"),
@@ -502,6 +503,14 @@ fn with_everything() -> Task {
             before: 1,
             key: 1,
             replaced: vec![Beside { hash: hash.clone(), bytes: 5000 }],
+        }),
+        pages: Some(Pages {
+            taken: 2,
+            items: 3,
+            bytes: 5,
+            cursor: Some(json!("c")),
+            lists: vec![Beside { hash: hash.clone(), bytes: 5000 }],
+            tail: vec![json!(1)],
         }),
     };
     let (parent, pinned) = (claimed.id.clone(), hash.clone());

@@ -140,7 +140,7 @@ fn has_begun(step: &Step) -> bool {
 
 /// Whether what the step did stays: it may have called something, and nothing takes that back.
 fn stays(step: &Step, spec: &Spec) -> bool {
-    let calls = spec.work(Direction::Do).is_some() && !spec.looks_safely();
+    let calls = spec.work(Direction::Do).is_some() && !spec.looks_safely() && !spec.pages;
     calls && step.may_have_run() && step.state != State::Undone && spec.undo.is_none()
 }
 

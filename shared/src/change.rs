@@ -10,6 +10,7 @@ pub(crate) mod child;
 mod effects;
 pub(crate) mod list;
 mod migrate;
+mod pages;
 mod people;
 mod remind;
 
@@ -491,7 +492,10 @@ impl<'a> Change<'a> {
                 if !spec.looks_safely() {
                     self.task.forward_by = self.task.forward_by.max(Some(complete_by));
                 }
-                if poll.is_none() || is_first {
+                // A page after the first is logged only if it is asked for again.
+                let step = &self.task.steps[index];
+                let is_next_page = spec.pages && step.page() > 1 && step.failures == 0;
+                if (poll.is_none() || is_first) && !is_next_page {
                     self.log(Kind::Claimed, Some(index), pool);
                 }
                 if let Some(poll) = poll.filter(|_| is_first) {

@@ -341,6 +341,12 @@ pub enum Refusal {
         "the step is an order, which keeps its input; resubmit without an input, or undo; failed items of a list take one"
     )]
     ChildInput,
+    /// Its input has the cursor, which differs by page.
+    #[error(
+        "the step collects pages, and its input has the cursor of the next one; resubmit without an input, or run the order again from this \
+         step"
+    )]
+    PagesInput,
     /// The item has not failed, or there is none.
     #[error("the list has no such item that has failed; `get` with `--items failed` shows those that have")]
     NoFailedItem,

@@ -5,7 +5,7 @@
 
 use crate::history::{self, Entry, Kind, act_text};
 use crate::order::Id;
-use crate::step::{Kids, Rounds, Step};
+use crate::step::{Kids, Pages, Rounds, Step};
 use crate::task::{Alert, Phase, Task};
 use crate::time::Timestamp;
 
@@ -201,6 +201,7 @@ fn bare_step(step: Step) -> Step {
         heart: _,
         kids,
         rounds,
+        pages,
     } = step;
     Step {
         state,
@@ -225,6 +226,7 @@ fn bare_step(step: Step) -> Step {
         kids: kids.map(bare_kids),
         // The outputs of earlier rounds are erased with the others.
         rounds: rounds.map(|rounds| Rounds { replaced: Vec::new(), ..rounds }),
+        pages: pages.map(|Pages { taken, items, .. }| Pages { taken, items, ..Pages::default() }),
     }
 }
 

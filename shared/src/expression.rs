@@ -43,9 +43,9 @@ pub const MAX_RESULT: usize = 256 * 1024;
 pub const MAX_WORK: usize = 4 * MAX_RESULT;
 
 /// The names that an expression may begin with. `now` is a number: seconds since 1970, as `time(...)` gives.
-pub const ROOTS: [&str; 19] = [
+pub const ROOTS: [&str; 20] = [
     "input", "config", "order", "now", "outputs", "ran", "errors", "item", "index", "answer", "status", "header",
-    "event", "by", "events", "error", "output", "callback", "links",
+    "event", "by", "events", "error", "output", "callback", "links", "page",
 ];
 
 /// Where a text is wrong, and what to write instead. `Display` is the message.
@@ -129,6 +129,16 @@ pub struct Reference {
     /// Whether the expression copes if nothing is there: inside `has` or `first`; or, for `outputs.X`, only evaluated
     /// where `ran.X` or a `has` on its output is true.
     pub guarded: bool,
+    /// Whether it is absent, and no mistake, if nothing is there: it has a `.?`.
+    pub optional: bool,
+}
+
+impl Reference {
+    /// Whether what reads it copes if nothing is there.
+    #[must_use]
+    pub fn copes(&self) -> bool {
+        self.guarded || self.optional
+    }
 }
 
 /// What a condition gave.

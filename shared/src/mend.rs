@@ -14,6 +14,7 @@ use crate::step::{Direction, State, Step};
 use crate::task::{MAX_EVENT, MAX_KEPT, Phase, Task, Way};
 use crate::time::{SignedDuration, Timestamp, plus};
 use crate::workflow::beat::MAX_NOTE;
+use crate::workflow::pages::{MAX_CURSOR, MAX_TAIL};
 use crate::workflow::wait::MAX_WAIT;
 use crate::workflow::{Step as Spec, Workflow};
 use serde_json::Value;
@@ -332,6 +333,33 @@ fn unfit(step: &Step, task: &Task, spec: &Spec, latest: Timestamp) -> Option<(&'
              the first",
         ),
         (step.poll_until.is_some() && spec.poll.is_none(), "pu", "is for a step that polls: leave it out"),
+        (
+            step.pages.is_some() && !spec.pages && !step.is_settled() && is_forward,
+            "pg",
+            "is for a step that collects pages: leave it out",
+        ),
+        (
+            step.pages
+                .as_ref()
+                .is_some_and(|pages| pages.cursor.as_ref().is_some_and(|cursor| length(cursor) > MAX_CURSOR)),
+            "pg.c",
+            "is a cursor of more than 1024 bytes",
+        ),
+        (
+            step.pages.as_ref().is_some_and(|pages| pages.cursor.is_none() && pages.taken > 0)
+                && !step.is_settled()
+                && is_forward,
+            "pg.c",
+            "is missing: without a cursor the next page would be the first one again; leave `pg` out to collect all pages anew",
+        ),
+        (
+            step.pages.as_ref().is_some_and(|pages| {
+                let bytes = pages.tail.iter().map(|item| length(item) + 1).sum::<usize>();
+                bytes > MAX_TAIL + 1 || pages.tail.iter().any(json::is_deep)
+            }),
+            "pg.t",
+            "is longer than 8192 bytes, or nested more than 50 levels deep",
+        ),
         (
             step.poll_until.is_some_and(|until| until > plus(task.updated_at, MAX_WAIT)),
             "pu",

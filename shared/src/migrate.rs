@@ -109,6 +109,11 @@ pub enum Rule {
     /// It waits for something else.
     #[error("it waits, and the new definition has another wait for it; keep what it waits for")]
     Wait,
+    /// It has asked for a page.
+    #[error(
+        "it was tried and is not settled, and only one of the two definitions has `pages` for it; keep that as it is"
+    )]
+    Pages,
     /// A kept event would be lost.
     #[error(
         "an event is kept for it, and in the new definition another step would take the event, or none would; keep the \
@@ -282,6 +287,7 @@ fn of_step_that_came(
         (may_have_run && reordered(), Rule::Order),
         (is_tried && !sends_the_same((old, index), (new, after)), Rule::Call),
         ((waits || is_tried) && !waits_for_the_same(was, will), Rule::Wait),
+        (is_tried && was.pages != will.pages, Rule::Pages),
     ];
     rules.into_iter().find(|(is_broken, _)| *is_broken).map_or(Ok(()), |(_, rule)| Err(at(rule, was)))
 }

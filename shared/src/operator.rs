@@ -237,6 +237,9 @@ fn resubmit<'a>(task: &Task, act: &Act, step: Option<&str>, input: Option<&Value
     if target.is_some_and(|index| task.steps[index].kids.is_some()) && input.is_some() {
         return Err(Refusal::ChildInput);
     }
+    if target.is_some_and(|index| turn.workflow.steps[index].pages) && input.is_some() {
+        return Err(Refusal::PagesInput);
+    }
     let mut change = Change::begin(task, turn);
     let mut reason = act.reason.clone();
     if let (Some(index), Some(input)) = (target, input) {

@@ -261,12 +261,13 @@ pub(crate) fn bytes_beside(task: &Task) -> usize {
     all_beside(task).map(|beside| beside.bytes).sum()
 }
 
-/// What `task` has beside its record: outputs, those of earlier rounds, and what a person gave items of lists.
+/// What `task` has beside its record: outputs, those of earlier rounds, pages, and what a person gave items of lists.
 fn all_beside(task: &Task) -> impl Iterator<Item = &Beside> {
     task.steps.iter().flat_map(|step| {
         let replaced = step.rounds.iter().flat_map(|rounds| &rounds.replaced);
         let items = step.kids.as_ref().and_then(|kids| kids.items.as_ref());
-        step.beside.iter().chain(replaced).chain(items.into_iter().flat_map(|items| items.inputs.values()))
+        let pages = step.pages.iter().flat_map(|pages| &pages.lists);
+        step.beside.iter().chain(replaced).chain(pages).chain(items.into_iter().flat_map(|items| items.inputs.values()))
     })
 }
 

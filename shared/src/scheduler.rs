@@ -308,6 +308,11 @@ fn on_reply(task: &Task, reply: &Reply, turn: &Turn<'_>) -> Decision {
             }
         }
         Outcome::Done { output } => match change.judge(index, output, reply.looked) {
+            Ok(Found::Done) if turn.workflow.steps[index].pages => {
+                if let Err(error) = change.take_page(index, output.clone()) {
+                    change.fail(index, direction, &error.to_string(), Failure::of(FailureKind::Mistake));
+                }
+            }
             Ok(Found::Done) => match change.keep_of(index, output.clone()) {
                 Ok(()) => change.complete(index, direction),
                 Err(error) => change.fail(index, direction, &error.to_string(), Failure::of(FailureKind::Mistake)),

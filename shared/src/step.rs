@@ -146,6 +146,34 @@ pub struct Step {
     /// How often it was put back to be done again, if it was.
     #[serde(rename = "rd", default, skip_serializing_if = "Option::is_none")]
     pub rounds: Option<Rounds>,
+    /// Of a step that collects pages: what it has so far, from the answer of the first page on.
+    #[serde(rename = "pg", default, skip_serializing_if = "Option::is_none")]
+    pub pages: Option<Pages>,
+}
+
+/// The pages that a step has [collected](crate::workflow::pages) so far.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Pages {
+    /// How many.
+    #[serde(rename = "n", default, skip_serializing_if = "is_zero")]
+    pub taken: u32,
+    /// How many items they had.
+    #[serde(rename = "i", default, skip_serializing_if = "is_zero")]
+    pub items: u32,
+    /// The bytes of JSON of these items, with the commas between them.
+    #[serde(rename = "b", default, skip_serializing_if = "is_zero")]
+    pub bytes: u32,
+    /// What the next page is asked for with. None once the last one is there.
+    #[serde(rename = "c", default, skip_serializing_if = "Option::is_none")]
+    pub cursor: Option<Value>,
+    /// The lists beside the record that the items are in, in their order. Once the step is done no step reads them; they expire and are
+    /// erased with the record.
+    #[serde(rename = "l", default, skip_serializing_if = "Vec::is_empty")]
+    pub lists: Vec<Beside>,
+    /// The items after those, which are not yet long enough for a list of their own.
+    #[serde(rename = "t", default, skip_serializing_if = "Vec::is_empty")]
+    pub tail: Vec<Value>,
 }
 
 /// The rounds of a step that is [done again](crate::again).
@@ -345,6 +373,8 @@ struct Recorded {
     kids: Option<Kids>,
     #[serde(rename = "rd")]
     rounds: Option<Rounds>,
+    #[serde(rename = "pg")]
+    pages: Option<Pages>,
 }
 
 /// The names of [`State`].
@@ -427,6 +457,7 @@ impl TryFrom<Recorded> for Step {
             heart: read.heart,
             kids: read.kids,
             rounds: read.rounds,
+            pages: read.pages,
         })
     }
 }
@@ -465,7 +496,14 @@ impl Step {
             heart: None,
             kids: None,
             rounds: None,
+            pages: None,
         }
+    }
+
+    /// The number of the page that it asks for, if it collects pages. The first one is 1.
+    #[must_use]
+    pub fn page(&self) -> u32 {
+        self.pages.as_ref().map_or(1, |pages| pages.taken + 1)
     }
 
     /// How often it was put back to be done again.

@@ -221,6 +221,9 @@ pub struct StepStatus {
     /// Of a step that polls: what the last look said, while it is not done.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_look: Option<String>,
+    /// Of a step that collects pages: what it has so far, from the first page on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pages: Option<PagesStatus>,
     /// Of a step whose agent sends heartbeats: how far it is, while it works.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<ProgressStatus>,
@@ -240,6 +243,16 @@ pub struct StepStatus {
     /// Of such an output: its length in bytes of JSON.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_bytes: Option<usize>,
+}
+
+/// The pages of a list that a step has collected.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "Pages")]
+pub struct PagesStatus {
+    /// How many pages.
+    pub taken: u32,
+    /// How many items they had.
+    pub items: u32,
 }
 
 /// How far an agent is with its work.
@@ -369,6 +382,7 @@ fn step_status(task: &Task, index: usize, workflow: &Workflow) -> StepStatus {
             .map(|_| task.places(index, workflow)),
         polls_until: step.poll_until.filter(|_| polls),
         last_look: step.error.clone().filter(|_| polls),
+        pages: step.pages.as_ref().map(|pages| PagesStatus { taken: pages.taken, items: pages.items }),
         progress: step.heart.as_ref().map(|heart| ProgressStatus {
             at: heart.at,
             percent: heart.percent,

@@ -13,6 +13,7 @@ pub mod file;
 pub mod hosts;
 pub mod http;
 pub mod link;
+pub mod pages;
 pub mod poll;
 pub mod remind;
 pub mod wait;
@@ -166,6 +167,9 @@ pub struct Step {
     /// How its call is repeated until an answer says that the work is done.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub poll: Option<Poll>,
+    /// Each answer to its call is a page of a list, and its call is repeated until there is no next page.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub pages: bool,
     /// How often its agent says that it still works. Without it, `complete_by` is two such times away.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub heartbeat: Option<SignedDuration>,

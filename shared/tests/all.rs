@@ -19,6 +19,7 @@ mod migrate;
 mod mistakes;
 mod operator;
 mod outputs;
+mod pages;
 mod people;
 mod polls;
 mod pools;

@@ -129,6 +129,39 @@ const MISTAKES: &[Mistake<'_>] = &[
         "poll",
         &["calls nothing", "remove `poll`"],
     ),
+    // Pages.
+    ("a | pages = { items = \"${answer.x}\" }", "pages", &["missing field `next`"]),
+    (
+        "a | pages = { items = \"answer.x\", next = \"${answer.?n}\" }",
+        "pages",
+        &["`items` of `pages` reads the answer"],
+    ),
+    (
+        "a | with = { c = \"${page.?cursor}\" }; pages = { items = \"${answer.x}\", next = \"${answer.n}\" }",
+        "pages",
+        &["`answer.n` may not be there on the last page", "`.?n`"],
+    ),
+    (
+        "a | with = { c = \"c\" }; pages = { items = \"${answer.x}\", next = \"${answer.?n}\" }",
+        "pages",
+        &["asks for the same page again and again", "${page.?cursor}"],
+    ),
+    (
+        "a | with = { c = \"${page.cursor}\" }; pages = { items = \"${answer.x}\", next = \"${answer.?n}\" }",
+        "pages",
+        &["reads `page.cursor`", "write `page.?cursor`"],
+    ),
+    ("a | with = { c = \"${page.?cursor}\" }", "with", &["`page.cursor` cannot be read here"]),
+    (
+        "a | with = { c = \"${page.?cursor}\" }; undo = { agent = \"x\" }; pages = { items = \"${answer.x}\", next = \"${answer.?n}\" }",
+        "undo",
+        &["takes no `undo`", "it only reads"],
+    ),
+    (
+        "a | value = 1; pages = { items = \"${answer.x}\", next = \"${answer.?n}\" }",
+        "pages",
+        &["calls nothing", "remove `pages`"],
+    ),
     // Accepted work.
     ("a | accept = { within = \"1ms\" }", "accept", &["`within` of 1ms is out of range"]),
     ("a | accept = { when = \"status == 202\" }", "accept", &["says itself that it only accepts", "remove `when`"]),

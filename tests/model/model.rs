@@ -8,6 +8,7 @@ mod defects;
 mod family;
 mod list;
 mod migration;
+mod pages;
 mod pair;
 mod world;
 

@@ -93,6 +93,7 @@ impl Policy {
             remind: None,
             accept: None,
             poll: None,
+            pages: false,
             heartbeat: None,
             timeout: self.deadline + TO_SETTLE,
             retry: self.when.ladder(),

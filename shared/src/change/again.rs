@@ -52,6 +52,7 @@ impl Change<'_> {
             let is_untouched = !old.is_tried() && matches!(old.state, State::Pending { .. });
             let mut rounds = old.rounds.unwrap_or_default();
             rounds.replaced.extend(old.beside);
+            rounds.replaced.extend(old.pages.into_iter().flat_map(|pages| pages.lists));
             // A service that keeps tombstones refuses the key of what was undone.
             let is_undone = workflow.steps[index].undo.is_some() && old.state == State::Undone;
             if !is_untouched {

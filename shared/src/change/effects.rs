@@ -12,7 +12,7 @@ use crate::time::{SignedDuration, Timestamp, plus, until};
 use crate::workflow::accept::address;
 use crate::workflow::http::Http;
 use crate::workflow::{Work, Workflow};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::borrow::Cow;
 
 /// The call and the input of a step's next request, as its workflow file maps them: `None` where it does not.
@@ -72,6 +72,14 @@ pub(super) fn call_of(
     if direction == Direction::Do && work.reads("links") {
         let links = turn.workflow.links(task, turn.public_url).ok_or_else(no_address)?;
         names = names.with("links", Cow::Owned(links));
+    }
+    if direction == Direction::Do && work.reads("page") {
+        let cursor = step.pages.as_ref().and_then(|pages| pages.cursor.as_ref());
+        let mut page = json!({ "number": step.page() });
+        if let Some(cursor) = cursor {
+            page["cursor"] = cursor.clone();
+        }
+        names = names.with("page", Cow::Owned(page));
     }
     let http = work.http.map(|http| http.resolved(&names)).transpose()?;
     let input = match (input, work.with) {
@@ -144,6 +152,8 @@ pub(super) fn request_for(
         _ => turn.outputs.of(&task.steps[i]),
     };
     let (idempotency_key, undone, undoes) = match direction {
+        // No service may take one page for another.
+        Direction::Do if spec.pages => (format!("{}:page-{}", key("do"), step.page()), None, None),
         Direction::Do => (key("do"), None, None),
         Direction::Undo => (key("undo"), output(index), Some(key("do"))),
     };

@@ -106,7 +106,12 @@ impl<'t> Check<'t> {
                 }
                 if function.name == "uuid" {
                     let path = vec!["order".into(), "id".into()];
-                    self.references.push(Reference { path, at: self.base + node.from, guarded: false });
+                    self.references.push(Reference {
+                        path,
+                        at: self.base + node.from,
+                        guarded: false,
+                        optional: false,
+                    });
                 }
                 function.gives.into()
             }
@@ -144,7 +149,9 @@ impl<'t> Check<'t> {
         bodies: &'t [Node],
     ) -> Result<Option<Kind>, Fault> {
         self.need(range, each.name(), &[Kind::List, Kind::Table])?;
-        if ROOTS.contains(&variable) || self.variables.contains(&variable) {
+        // Definitions from before steps collected pages may have a variable of this name.
+        let is_root = ROOTS.contains(&variable) && variable != "page";
+        if is_root || self.variables.contains(&variable) {
             let message = format!("`{variable}` already has a meaning here; choose another name, such as `x`");
             return Err(fault(range.to, message));
         }
@@ -208,7 +215,7 @@ impl<'t> Check<'t> {
                 is_sheltered || (path[0] == "outputs" && path.get(1).is_some_and(|step| self.ran.contains(step)));
             let names: Vec<&str> = path.iter().map(String::as_str).collect();
             self.known(&names, steps.is_empty(), base)?;
-            self.references.push(Reference { path, at: self.base + whole.from, guarded });
+            self.references.push(Reference { path, at: self.base + whole.from, guarded, optional: is_optional });
         }
         Ok(Seen { kind, is_optional })
     }

@@ -8,6 +8,7 @@ mod each;
 mod http;
 mod link;
 mod mapped;
+mod pages;
 mod poll;
 mod remind;
 
@@ -27,6 +28,7 @@ use accept::RawAccept;
 use aws::RawAws;
 use http::RawHttp;
 use link::RawLink;
+use pages::RawPages;
 use poll::RawPoll;
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -157,6 +159,7 @@ struct RawStep {
     alert: Option<Spanned<bool>>,
     accept: Option<Spanned<RawAccept>>,
     poll: Option<Spanned<RawPoll>>,
+    pages: Option<Spanned<RawPages>>,
     heartbeat: Option<Spanned<Time>>,
     after: Option<Vec<Spanned<String>>>,
     when: Option<Spanned<String>>,
@@ -392,7 +395,10 @@ fn build_step(
         doer = found;
     }
     let with = mapped::with(raw.with.as_ref(), raw.form, &mut doer, raw.name.span())?;
-    let output = mapped::output(raw.output.as_ref(), &mut doer)?;
+    let output = match &raw.pages {
+        Some(pages) => pages::build(pages, raw, &mut doer)?,
+        None => mapped::output(raw.output.as_ref(), &mut doer)?,
+    };
     let Doer { agent, http, aws } = doer;
     let fallback = &workflow.default;
     let is_work = !agent.is_empty();
@@ -505,6 +511,7 @@ fn build_step(
         remind,
         accept,
         poll,
+        pages: raw.pages.is_some(),
         heartbeat,
         timeout,
         retry,
@@ -666,6 +673,7 @@ fn own(raw: &RawStep) -> Result<Own, Problem> {
         ("late", raw.late.as_ref().map(Spanned::span)),
         ("accept", raw.accept.as_ref().map(Spanned::span)),
         ("poll", raw.poll.as_ref().map(Spanned::span)),
+        ("pages", raw.pages.as_ref().map(Spanned::span)),
         ("heartbeat", raw.heartbeat.as_ref().map(Spanned::span)),
         ("irreversible", raw.irreversible.then(|| raw.name.span())),
     ];

@@ -18,7 +18,7 @@ use shared::order::{Id, Order};
 use shared::outputs::Beside;
 use shared::overload::{Wait, Waits};
 use shared::retry::Calls;
-use shared::step::{Direction, Failure, FailureKind, Heart, Kids, Reminded, Rounds, State, Step};
+use shared::step::{Direction, Failure, FailureKind, Heart, Kids, Pages, Reminded, Rounds, State, Step};
 use shared::strain::Strain;
 use shared::task::{Alert, Arrival, Parent, Phase, Priority, ProcessState, Task};
 use shared::workflow::Hash;
@@ -163,6 +163,14 @@ impl Draw {
                 before: draw.small(),
                 key: draw.small(),
                 replaced: draw.many(|draw| Beside { hash: Hash(draw.text()), bytes: draw.0.usize(..) }),
+            }),
+            pages: self.maybe(|draw| Pages {
+                taken: draw.small(),
+                items: draw.small(),
+                bytes: draw.small(),
+                cursor: draw.maybe(Self::content),
+                lists: draw.many(|draw| Beside { hash: Hash(draw.text()), bytes: draw.0.usize(..) }),
+                tail: draw.many(Self::content),
             }),
         }
     }

@@ -105,6 +105,9 @@ fn lines(workflow: &Workflow, index: usize) -> Vec<String> {
         }
         return lines;
     };
+    if step.pages {
+        lines.push("repeated for each page of a list, until an answer names no next page".into());
+    }
     lines.push(attempts(&work));
     if let Some(catch) = &step.catch {
         lines.push(format!("a failure is caught, and the order continues, if {}", catch.text()));

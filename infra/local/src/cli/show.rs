@@ -213,6 +213,7 @@ pub fn step(step: &StepStatus, now: Timestamp) -> String {
         time("until", step.waiting_until),
         time("polls until", step.polls_until),
         step.last_look.as_ref().map(|look| format!("last look: {look}")),
+        step.pages.as_ref().map(|pages| format!("{} items on {} pages", pages.items, pages.taken)),
         step.progress.as_ref().and_then(|progress| far(progress, now)),
         error,
         step.passed_over.clone(),

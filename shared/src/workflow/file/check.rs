@@ -102,6 +102,15 @@ fn keys(raw: &[Spanned<RawStep>], steps: &[Step]) -> Result<(), Problem> {
                 );
                 return Err((raw.get_ref().name.span(), message));
             }
+            if step.pages && !key.references().any(|one| one.path[0] == "page") {
+                let message = format!(
+                    "step `{}` sends the same {IDEMPOTENCY_KEY} `{}` for every page, and the service would repeat the answer of the \
+                     first; write `{{step}}-${{page.number}}` into it, or leave the header out",
+                    step.name,
+                    key.text()
+                );
+                return Err((raw.get_ref().name.span(), message));
+            }
             // Its own undo is of the same step.
             if !seen.insert(key.text().replace("{step}", &step.name)) {
                 let message = format!(
@@ -130,6 +139,7 @@ fn uses_expressions(raw: &RawStep) -> bool {
         || raw.until.is_some()
         || raw.event.is_some()
         || raw.poll.is_some()
+        || raw.pages.is_some()
         || raw.accept.is_some()
         || raw.when.is_some()
         || raw.with.is_some()
@@ -137,6 +147,40 @@ fn uses_expressions(raw: &RawStep) -> bool {
         || raw.catch.is_some()
         || undo.is_some_and(|undo| undo.with.is_some() || undo.lambda.is_some() || undo.aws.is_some())
         || raw.after.iter().flatten().any(|entry| Edge::split(entry.get_ref()).1 != Edge::Plain)
+}
+
+/// The key that says what is kept of an answer, and where it is.
+fn of_answer(raw: &RawStep) -> (&'static str, Option<Range<usize>>) {
+    match &raw.pages {
+        Some(pages) => ("pages", Some(pages.span())),
+        None => ("output", raw.output.as_ref().map(Spanned::span)),
+    }
+}
+
+/// The calls of a step that collects pages differ by page, and the first one has no cursor.
+fn asks_for_pages(step: &Step, raw: &RawStep) -> Result<(), Problem> {
+    let at = || raw.pages.as_ref().map_or_else(|| raw.name.span(), Spanned::span);
+    let all = || step.work(Direction::Do).into_iter().flat_map(|work| work.references().collect::<Vec<_>>());
+    let mut of_page = all().filter(|one| one.path[0] == "page");
+    if let Some(bad) = of_page.find(|one| {
+        let is_known = one.path.get(1).is_none_or(|field| ["number", "cursor"].contains(&field.as_str()));
+        !is_known || one.path.get(1).is_some_and(|field| field == "cursor") && !one.copes()
+    }) {
+        let path = bad.path.join(".");
+        let message = format!(
+            "step `{}` reads `{path}`; write `page.?cursor`, which is not there for the first page, or `page.number`",
+            step.name
+        );
+        return Err((at(), message));
+    }
+    if !all().any(|one| one.path[0] == "page") {
+        let message = format!(
+            "step `{}` asks for the same page again and again; put `${{page.?cursor}}` into its `with`, or into the `query` of its URL",
+            step.name
+        );
+        return Err((at(), message));
+    }
+    Ok(())
 }
 
 /// What is known of a step before any order runs.
@@ -289,7 +333,7 @@ impl Graph<'_> {
                      more: &[&str],
                      ran: &BTreeSet<usize>| {
             let roots: Vec<&str> = match what {
-                "output" | "poll" | "accept" => more.to_vec(),
+                "output" | "poll" | "pages" | "accept" => more.to_vec(),
                 "ask" => vec!["input", "config", "order"],
                 // An order of its own makes the call of an item.
                 _ if is_call => {
@@ -351,7 +395,14 @@ impl Graph<'_> {
                 check(wait.key(), at, wait.references(), &[], &known.sure)?;
             }
         }
-        let address: &[&str] = if step.accept.is_some() { &["callback", "links"] } else { &["links"] };
+        let address: &[&str] = match (&step.accept, step.pages) {
+            (Some(_), _) => &["callback", "links"],
+            (None, true) => &["links", "page"],
+            (None, false) => &["links"],
+        };
+        if step.pages {
+            asks_for_pages(step, raw)?;
+        }
         self.link(index, raw)?;
         if let Some(ask) = step.link().and_then(|(link, _)| link.ask.as_ref()) {
             let at = raw.link.as_ref().and_then(|link| span(link.get_ref().ask.as_ref()));
@@ -374,7 +425,8 @@ impl Graph<'_> {
         if let Some(keep) = step.kept() {
             let roots: &[&str] =
                 if step.accept.is_some() { &["answer", "event"] } else { &["answer", "status", "header"] };
-            check("output", spans(raw.output.as_ref()), keep.references(), roots, &known.sure)?;
+            let (what, at) = of_answer(raw);
+            check(what, at, keep.references(), roots, &known.sure)?;
         }
         if step.accept.is_some() {
             let kept = step.kept().or(step.output.as_ref()).into_iter().flat_map(|kept| kept.references());
@@ -418,7 +470,8 @@ impl Graph<'_> {
                 (None, _, Some(_)) => &["answer", "event"],
                 (None, _, None) => &["answer"],
             };
-            check("output", spans(raw.output.as_ref()), output.references(), roots, &known.sure)?;
+            let (what, at) = of_answer(raw);
+            check(what, at, output.references(), roots, &known.sure)?;
         }
         let undo = step.undo.iter();
         let at = raw.undo.as_ref().map(Spanned::span);

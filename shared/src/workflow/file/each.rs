@@ -121,6 +121,7 @@ pub(super) fn of_call(each: Each, call: Step, workflow: &RawWorkflow, config: &M
         remind: None,
         accept: None,
         poll: None,
+        pages: false,
         heartbeat: None,
         timeout: SignedDuration::ZERO,
         late: None,

@@ -10,7 +10,7 @@ use std::ops::Range;
 use toml::Spanned;
 
 /// Keys of a step that TOML would read as part of the table above them.
-const KEYS: [&str; 36] = [
+const KEYS: [&str; 37] = [
     "agent",
     "http",
     "lambda",
@@ -34,6 +34,7 @@ const KEYS: [&str; 36] = [
     "alert",
     "accept",
     "poll",
+    "pages",
     "after",
     "when",
     "with",
