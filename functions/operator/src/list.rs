@@ -22,6 +22,8 @@ use stepwarden_aws::list::{self as store, Filter, MAX_PAGE};
 
 /// Longest tenant and reference, in characters: no order has longer ones.
 pub const MAX_TEXT: usize = MAX_TENANT;
+/// Longest name of an order's workflow, in characters. That of a list of calls has two parts, `WORKFLOW.STEP`.
+pub const MAX_WORKFLOW: usize = 2 * MAX_NAME + 1;
 /// Longest reason why a record cannot be read, in bytes.
 const MAX_WHY: usize = 300;
 /// Longest error of a filter, in characters: as long as errors are kept.
@@ -110,28 +112,28 @@ pub struct Wanted {
     #[schemars(extend("enum" = query::state_names()))]
     pub state: Option<String>,
     /// Workflow.
-    #[schemars(length(max = MAX_NAME))]
+    #[schemars(length(min = 1, max = MAX_WORKFLOW))]
     pub workflow: Option<String>,
     /// Tenant.
-    #[schemars(length(max = MAX_TEXT))]
+    #[schemars(length(min = 1, max = MAX_TEXT))]
     pub tenant: Option<String>,
     /// Id of an order: only the orders that it started. Lists without it leave them out, except those that wait for a person.
-    #[schemars(length(max = MAX_TEXT))]
+    #[schemars(length(min = 1, max = MAX_TEXT))]
     pub parent: Option<String>,
     /// One of the order's labels. Orders that an order started have none.
     #[schemars(length(min = 1, max = MAX_LABEL))]
     pub label: Option<String>,
     /// Prefix of the submitter's reference.
-    #[schemars(length(max = MAX_TEXT))]
+    #[schemars(length(min = 1, max = MAX_TEXT))]
     pub reference: Option<String>,
     /// Agent of a step that is failing or has failed; with `state` `Waiting` it matches nothing.
-    #[schemars(length(max = MAX_NAME))]
+    #[schemars(length(min = 1, max = MAX_NAME))]
     pub agent: Option<String>,
     /// Name of a step that is failing or has failed; with `state` `Waiting` of a step that waits.
-    #[schemars(length(max = MAX_NAME))]
+    #[schemars(length(min = 1, max = MAX_NAME))]
     pub step: Option<String>,
     /// An error of such a step. Errors that differ only in numbers and ids count as one, as in the overview.
-    #[schemars(length(max = MAX_ERROR))]
+    #[schemars(length(min = 1, max = MAX_ERROR))]
     pub error: Option<String>,
     /// Accepted at or after (UTC).
     pub from: Option<Timestamp>,
@@ -151,18 +153,22 @@ impl Wanted {
     /// The part of it that the store applies.
     ///
     /// # Errors
-    /// There is no such state, or a text is too long to match anything.
+    /// There is no such state, or a text is too long to match anything, or empty: a script may have left out a variable.
     pub fn filter(&self) -> Result<Filter, Problem> {
         for (name, text, most) in [
-            ("workflow", &self.workflow, MAX_NAME),
+            ("workflow", &self.workflow, MAX_WORKFLOW),
             ("tenant", &self.tenant, MAX_TEXT),
             ("reference", &self.reference, MAX_TEXT),
             ("agent", &self.agent, MAX_NAME),
             ("step", &self.step, MAX_NAME),
             ("error", &self.error, MAX_ERROR),
         ] {
-            if text.as_ref().is_some_and(|text| text.chars().count() > most) {
-                return Err(problem::invalid_field(name, format!("must have at most {most} characters")));
+            match text.as_ref().map_or(1, |text| text.chars().count()) {
+                0 => return Err(problem::invalid_field(name, "must not be empty; leave it out to match any")),
+                count if count > most => {
+                    return Err(problem::invalid_field(name, format!("must have at most {most} characters")));
+                }
+                _ => {}
             }
         }
         if let Some(fault) = self.label.as_deref().and_then(label_fault) {

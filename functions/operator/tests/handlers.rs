@@ -367,6 +367,18 @@ async fn a_bulk_act_stops_at_its_limit_and_at_its_failures() {
         let (status, body) = world.post("/bulk", wrong).await;
         assert_eq!((status, &body["field"]), (400, &json!(field)), "{body}");
     }
+    // A variable that is not set must not select every order.
+    for field in ["workflow", "tenant", "parent", "label", "reference", "agent", "step", "error"] {
+        let wrong = json!({"action": "cancel", "filter": {field: ""}, "by": "a", "reason": "r"});
+        let (status, body) = world.post("/bulk", wrong).await;
+        assert_eq!((status, &body["field"]), (400, &json!(field)), "{body}");
+    }
+    let listed = async |query: String| world.call("GET", &format!("/orders?{query}"), Value::Null, None).await.0;
+    assert_eq!(listed("reference=".into()).await, 400);
+    // The calls of a list are orders of `WORKFLOW.STEP`.
+    let longest = [["w"; 40].concat(), ["s"; 40].concat()].join(".");
+    assert_eq!(listed(format!("workflow={longest}")).await, 200);
+    assert_eq!(listed(format!("workflow={longest}s")).await, 400);
 }
 
 // B9, E4: a paused agent gets no new requests; when it is resumed, the sweep continues its orders.
