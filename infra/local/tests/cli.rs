@@ -583,6 +583,12 @@ fn an_exported_order_is_replayed() {
     std::fs::write(case.dir.path().join("new.toml"), file.replace("on_failure = \"error\"", "")).unwrap();
     let text = case.says(0, &[&["simulate", "new.toml"], &replay[1..]].concat());
     assert!(text.contains("with this file the order comes to Undone") && text.contains("another one"), "{text}");
+    // A person's act is part of the history.
+    let by = ["--output", "{}", "--wait", "--by", "ann", "--reason", "paid in cash"];
+    case.says(0, &[&["mark-done", &stopped], &by[..]].concat());
+    export(&stopped);
+    let text = case.says(0, &replay);
+    assert!(text.contains("the replay ends where the order stands: Processed") && !text.contains("note:"), "{text}");
     let error = case.fails(2, &["simulate", "--replay", "order.json"]);
     assert!(error.contains("this is no exported order"), "{error}");
 }

@@ -88,6 +88,12 @@ pub fn of_texts(texts: &[(String, String)], other: Option<&Path>) -> Result<Repl
     let exports = export::sorted(all)?;
     let mut notes = Vec::new();
     let root = &exports[0];
+    if let Some(parent) = root.task.parent.as_ref().filter(|_| root.definition.of_item) {
+        return Err(format!(
+            "{}: the order makes one call for an item of a list; name the export of order {}, which has the list, as well",
+            root.file, parent.id
+        ));
+    }
     let (own, children) = match other {
         None => (root.definition.clone(), export::children(&exports)?),
         Some(path) => {

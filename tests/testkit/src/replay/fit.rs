@@ -10,7 +10,6 @@ use shared::workflow::{Step, Workflow};
 /// The definition as it is played.
 pub fn fitted(mut workflow: Workflow, exports: &[Export], notes: &mut Vec<String>) -> Workflow {
     let own: Vec<&Export> = exports.iter().filter(|one| one.task.workflow == workflow.name).collect();
-    // Its input is that of an order that was accepted under another definition, and is checked beforehand.
     for step in &mut workflow.steps {
         if let Some(call) = step.child.as_mut().and_then(|child| child.call.as_mut()) {
             **call = fitted((**call).clone(), exports, notes);
