@@ -400,7 +400,7 @@ pub fn routes() -> Vec<Route> {
                 json!({"results": [{"order_id": ID, "outcome": "applied", "version": 8}]}),
             )
             .refuses(&["no_such_job"]),
-        job_act("pause", "pauseJob", "Pause a job", "No act begins after about a second."),
+        job_act("pause", "pauseJob", "Pause a job", "Within about a second, the job starts no more acts."),
         job_act("resume", "resumeJob", "Resume a job", "It goes on where it was."),
         job_act("abort", "abortJob", "Abort a job", "What was done stays done. The orders to come get no result."),
         Route::new("get", "/agents", "listAgents", "operator", "List agents")

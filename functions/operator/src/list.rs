@@ -132,8 +132,9 @@ pub struct Wanted {
     /// Name of a step that is failing or has failed; with `state` `Waiting` of a step that waits.
     #[schemars(length(min = 1, max = MAX_NAME))]
     pub step: Option<String>,
-    /// An error of such a step. Errors that differ only in numbers and ids count as one, as in the overview.
-    #[schemars(length(min = 1, max = MAX_ERROR))]
+    /// An error of such a step. Errors that differ only in numbers and ids count as one, as in the overview. An empty
+    /// text means a step without a recorded error.
+    #[schemars(length(max = MAX_ERROR))]
     pub error: Option<String>,
     /// Accepted at or after (UTC).
     pub from: Option<Timestamp>,
@@ -164,7 +165,9 @@ impl Wanted {
             ("error", &self.error, MAX_ERROR),
         ] {
             match text.as_ref().map_or(1, |text| text.chars().count()) {
-                0 => return Err(problem::invalid_field(name, "must not be empty; leave it out to match any")),
+                0 if name != "error" => {
+                    return Err(problem::invalid_field(name, "must not be empty; leave it out to match any"));
+                }
                 count if count > most => {
                     return Err(problem::invalid_field(name, format!("must have at most {most} characters")));
                 }
