@@ -212,7 +212,6 @@ pub fn routes() -> Vec<Route> {
         one
     };
     let any = |most: usize| json!({"type": "string", "maxLength": most});
-    let some = |most: usize| json!({"type": "string", "minLength": 1, "maxLength": most});
     let mut all = vec![
         Route::new("post", "/orders", "submitOrder", "orders", "Submit an order")
             .says(
@@ -331,18 +330,18 @@ pub fn routes() -> Vec<Route> {
             .says("Newest first, of all tenants. A page may be empty although there is a next one.")
             .takes([
                 query("state", "Only orders in this state.", state()),
-                query("workflow", "Only orders of this workflow.", some(list::MAX_WORKFLOW)),
-                query("tenant", "Only orders of this tenant.", some(list::MAX_TEXT)),
+                query("workflow", "Only orders of this workflow.", any(list::MAX_WORKFLOW)),
+                query("tenant", "Only orders of this tenant.", any(list::MAX_TEXT)),
                 query(
                     "parent",
                     "Only the orders that this order started. Lists without it leave such orders out, except those that wait for a \
                      person.",
-                    some(list::MAX_TEXT),
+                    any(list::MAX_TEXT),
                 ),
-                query("label", "Only orders with this label.", some(shared::order::MAX_LABEL)),
-                query("reference", "Only orders whose reference begins with this text.", some(list::MAX_TEXT)),
-                query("step", "Only orders in which this step is failing or has failed.", some(MAX_NAME)),
-                query("error", "Only orders with this error in such a step. Numbers and ids in it do not matter.", some(300)),
+                query("label", "Only orders with this label.", any(shared::order::MAX_LABEL)),
+                query("reference", "Only orders whose reference begins with this text.", any(list::MAX_TEXT)),
+                query("step", "Only orders in which this step is failing or has failed.", any(MAX_NAME)),
+                query("error", "Only orders with this error in such a step. Numbers and ids in it do not matter.", any(300)),
                 query("from", "Only orders accepted at or after this time.", time()),
                 query("to", "Only orders accepted before this time.", time()),
                 query("limit", "Maximum number of orders on the page.", whole(1, MAX_PAGE)),
