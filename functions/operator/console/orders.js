@@ -40,7 +40,7 @@ function reasons(app, group, looks, state) {
       { "data-key": `${looks}-${why.workflow}-${why.step}-${why.undo}-${n}` },
       h("a", { href: to, class: `why ${looks}` },
         h("b", { class: "n" }, `${why.count}${group.more ? "+" : ""}`),
-        h("span", { class: "where" }, why.step ? [why.undo ? "undo of " : "", h("strong", {}, why.step), why.agent !== why.step ? ` (${why.agent})` : ""] : why.workflow),
+        h("span", { class: "where" }, why.step ? [why.undo ? "undo of " : "", h("strong", {}, why.step), why.agent && why.agent !== why.step ? ` (${why.agent})` : ""] : why.workflow),
         h("span", { class: "error" }, prose(why.error ?? "no reason recorded")),
         h("span", { class: "since" }, "since ", age(why.since))),
       h("button", { type: "button", class: "quiet", title: "Start a job for all orders with this cause", onclick: () => bulk({ ...filter, error: why.error ?? "" }, app.refresh, state ? "resubmit" : "retry-now") }, "Act on all…"),

@@ -604,7 +604,7 @@ fn ran_again(report: again::Report) -> String {
         ("done again", &report.again),
         ("with a new idempotency key", &report.new_keys),
         ("with the old key, so the service answers as it did", &report.old_keys),
-        ("with another order in place of the one they started", &report.new_orders),
+        ("starting another order instead of the earlier one", &report.new_orders),
     ] {
         if !steps.is_empty() {
             let _ = writeln!(out, "  {title}: {}", steps.join(", "));
