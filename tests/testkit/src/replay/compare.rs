@@ -187,16 +187,16 @@ fn parting(
 
 /// Texts count where they say what happened; elsewhere they say who, or until when.
 fn is_same(one: &Entry, other: &Entry) -> bool {
-    let is_told = match one.1 {
+    let is_told = matches!(
+        one.1,
         Kind::Failed
-        | Kind::Caught
-        | Kind::Unavailable
-        | Kind::UndoFailed
-        | Kind::PassedOver
-        | Kind::TaskUndoing
-        | Kind::TaskError => true,
-        _ => false,
-    };
+            | Kind::Caught
+            | Kind::Unavailable
+            | Kind::UndoFailed
+            | Kind::PassedOver
+            | Kind::TaskUndoing
+            | Kind::TaskError
+    );
     let text = |entry: &Entry| entry.4.as_deref().map(without_times);
     (one.1, one.3) == (other.1, other.3) && (!is_told || text(one) == text(other))
 }
@@ -218,11 +218,10 @@ fn words(entry: &Entry, task: &Task, workflow: &Workflow) -> String {
     let all = view::history(&alone, workflow);
     let Some(shown) = all.last() else { return String::new() };
     let mut words = shown.event.clone();
-    for more in [shown.step.clone(), shown.attempt.map(|n| format!("attempt {n}")), shown.detail.clone()] {
-        if let Some(more) = more {
-            words.push(' ');
-            words.push_str(&more);
-        }
+    let more = [shown.step.clone(), shown.attempt.map(|n| format!("attempt {n}")), shown.detail.clone()];
+    for more in more.into_iter().flatten() {
+        words.push(' ');
+        words.push_str(&more);
     }
     words
 }

@@ -176,7 +176,8 @@ fn what_is_no_export_is_refused_with_what_to_do() {
         change(&mut one);
         again(&[one], None).map(|_| ()).unwrap_err()
     };
-    let cases: [(&str, &dyn Fn(&mut Value)); 10] = [
+    type Case<'a> = (&'a str, &'a dyn Fn(&mut Value));
+    let cases: [Case<'_>; 10] = [
         ("this is no exported order; name a file that `stepwarden export ORDER` printed", &|one| *one = json!({})),
         ("this is no exported order", &|one| *one = json!([1, 2])),
         ("its format is 2, and this version knows 1", &|one| one["format"] = json!(2)),
