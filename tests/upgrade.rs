@@ -277,7 +277,7 @@ fn from_later_versions(recorded: &item::Item) -> Vec<(&'static str, item::Item)>
     beside.insert("children".into(), AttributeValue::N("3".into()));
     vec![
         ("`zz`", changed(recorded, |task| task["zz"] = json!([["vip", 1]]))),
-        ("`rd`", changed(recorded, |task| task["st"][0]["rd"] = json!(60_000))),
+        ("`later`", changed(recorded, |task| task["st"][0]["later"] = json!(60_000))),
         ("`to`", changed(recorded, |task| task["al"] = json!({"v": 1, "r": "why", "to": "ann"}))),
         ("`Accepted`", changed(recorded, |task| task["st"][1] = json!({"state": "Accepted", "a": 1}))),
         ("`Migrating`", changed(recorded, |task| task["ph"] = json!("Migrating"))),
