@@ -450,7 +450,7 @@ async fn a_job_whose_orders_cannot_be_read_ends() {
             let next = begun.begin(Chunk { len: 1, intents: Vec::new(), at: world.operator.engine.now() });
             assert!(world.operator.engine.store.save_job(&next, begun.version, None).await.unwrap());
         }
-        let page = aws_sdk_dynamodb::types::AttributeValue::S(format!("{id}#0"));
+        let page = aws_sdk_dynamodb::types::AttributeValue::S(format!("{id}#00000"));
         let update = world.clients.dynamodb.update_item().table_name(&world.config.state_table).key("pk", page);
         let damage = update
             .update_expression("SET #page = :text")

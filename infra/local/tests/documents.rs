@@ -222,7 +222,10 @@ impl Scene {
             () if command.contains("--items") => 5,
             () => usize::from(is_act),
         }];
-        command
+        // Later commands need orders in Error.
+        let only_looks =
+            if command.contains("bulk resubmit") && command.contains("--detach") { " --dry-run" } else { "" };
+        (command.to_owned() + only_looks)
             .replace("localhost:8080", &place(&self.up.url))
             .replace("localhost:8081", &place(&self.up.aws_url))
             .replace("localhost:8082", &place(&self.up.remotes_url))

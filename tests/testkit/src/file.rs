@@ -6,6 +6,7 @@ use serde_json::{Map, Value};
 use shared::expression::Mapping;
 use shared::step::Direction;
 use shared::task::{MAX_EVENT, ProcessState};
+use shared::workflow::child::Child;
 use shared::workflow::file::{Error, Known, parse};
 use shared::workflow::wait::Time;
 use shared::workflow::{Step, TooShort, USUAL_SKEW, Workflow};
@@ -428,11 +429,17 @@ fn led<'a, 'n>(family: &'a Family, name: &'n str, at: &Range<usize>) -> Result<(
             }
             _ => {}
         }
-        let below = family.children.iter().find(|one| one.name == child.workflow);
+        let below = below(family, child);
         workflow = below.ok_or_else(|| wrong(format!("there is no workflow `{}`", child.workflow)))?;
         rest = more;
     }
     Ok((workflow, rest))
+}
+
+/// The definition of the orders that a step starts: a file's, or that of its own call.
+fn below<'a>(family: &'a Family, child: &'a Child) -> Option<&'a Workflow> {
+    let named = || family.children.iter().map(|one| &**one).find(|one| one.name == child.workflow);
+    child.call.as_deref().or_else(named)
 }
 
 /// The step whose calls, or whose undo's calls, have this name.
@@ -451,7 +458,7 @@ pub(crate) fn called<'a>(family: &'a Family, name: &str, at: Range<usize>) -> Re
     };
     let step = step(workflow, own, at.clone())?;
     if let Some(child) = &step.child {
-        let below = family.children.iter().find(|one| one.name == child.workflow);
+        let below = below(family, child);
         let first = below.and_then(|below| below.steps.first()).map_or("STEP", |step| &step.name);
         return Err((at, format!("step `{own}` starts orders; name a step of theirs, such as `{own}/{first}`")));
     }

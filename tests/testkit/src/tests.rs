@@ -82,6 +82,12 @@ fn the_scenarios_of_lists_end_as_they_expect() {
     assert_eq!(all_of(concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/lists"), 2), 5);
 }
 
+// A list is collected page by page, and a call is made for each of its items.
+#[test]
+fn the_scenarios_of_pages_end_as_they_expect() {
+    assert_eq!(all_of(concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/pages"), 2), 4);
+}
+
 #[test]
 fn a_name_that_leads_to_no_call_of_a_child_says_what_to_write() {
     let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/lists/workflows/dispatch.toml");
