@@ -88,6 +88,14 @@ pub fn of_texts(texts: &[(String, String)], other: Option<&Path>) -> Result<Repl
     let exports = export::sorted(all)?;
     let mut notes = Vec::new();
     let root = &exports[0];
+    for one in &exports {
+        if let Some(step) = one.definition.steps.iter().find(|step| step.pages) {
+            return Err(format!(
+                "{}: step `{}` collects pages; the history does not have them one by one, so the order cannot be replayed",
+                one.file, step.name
+            ));
+        }
+    }
     if let Some(parent) = root.task.parent.as_ref().filter(|_| root.definition.of_item) {
         return Err(format!(
             "{}: the order makes one call for an item of a list; name the export of order {}, which has the list, as well",
