@@ -261,7 +261,7 @@ impl Operator {
     async fn check_room(&self) -> Result<(), Problem> {
         let open = self.engine.store.open_jobs(MAX_OPEN).await.map_err(|e| unavailable(&e))?;
         if open.len() >= MAX_OPEN {
-            let detail = format!("{MAX_OPEN} jobs are under way; wait until one has ended, or pause or abort one");
+            let detail = format!("{MAX_OPEN} jobs have not ended; wait until one has ended, or pause or abort one");
             return Err(problem::not_possible(None, detail));
         }
         Ok(())

@@ -389,7 +389,7 @@ async fn a_job_that_cannot_be_meant_is_refused() {
         all.push(start(&world, &n.to_string(), json!({"filter": {"state": "Error"}})).await);
     }
     let (status, answer) = request(&world, "POST", "/jobs", "too many", good.clone()).await;
-    assert!(status == 409 && answer.to_string().contains("20 jobs are under way"), "{answer}");
+    assert!(status == 409 && answer.to_string().contains("20 jobs have not ended"), "{answer}");
     // One that is paused takes no room, so it needs some when it is resumed.
     let why = json!({"by": "ann", "reason": "r"});
     let control = async |verb: &str| {

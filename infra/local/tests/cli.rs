@@ -552,13 +552,12 @@ fn an_exported_order_is_replayed() {
         std::fs::write(case.dir.path().join("export.json"), export.to_string()).unwrap();
         export
     };
-    let replay = ["simulate", "--replay", "export.json", "--seeds", "2"];
+    let replay = ["simulate", "--replay", "export.json"];
     let id = case.submit("order");
     case.says(0, &["watch", &id]);
     export(&id);
     let text = case.says(0, &replay);
     assert!(text.contains("the replay ends where the order stands: Processed"), "{text}");
-    assert!(text.contains("2 seeds under faults with the same answers, no rule broken"), "{text}");
 
     case.faults("payment", json!({"permanent": 1.0}));
     let undone = case.submit("order");
@@ -566,7 +565,6 @@ fn an_exported_order_is_replayed() {
     let mut exported = export(&undone);
     let replayed = case.json(0, &replay);
     assert_eq!((&replayed["replay"]["same"], &replayed["replay"]["state"]), (&json!(true), &json!("Undone")));
-    assert_eq!(replayed["faults"]["failed"], 0);
     // The service answers something else.
     let log = exported["record"]["log"].as_array_mut().unwrap();
     let refused = log.iter_mut().find(|entry| entry[1] == "f").unwrap();

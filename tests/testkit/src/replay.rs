@@ -21,7 +21,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use stepwarden_simulation::{Retold, Script, Settings, is_of, retell};
+use stepwarden_simulation::{Retold, Script, is_of, retell};
 
 /// Exported orders that can be played again: one, with those that it started.
 pub struct Replay {
@@ -143,19 +143,7 @@ pub fn of_texts(texts: &[(String, String)], other: Option<&Path>) -> Result<Repl
 }
 
 impl Replay {
-    /// What the simulation runs under faults: orders with this input, whose services give these answers.
-    #[must_use]
-    pub fn settings(&self, command: String) -> Settings {
-        Settings {
-            workflows: vec![Arc::clone(&self.workflow)],
-            children: self.children.clone(),
-            real_every: 0,
-            command,
-            script: Some(Arc::clone(&self.script)),
-        }
-    }
-
-    /// Plays the order once, without faults.
+    /// Plays the order once.
     #[must_use]
     pub fn play(&self) -> Replayed {
         let root = &self.exports[0];

@@ -292,11 +292,11 @@ pub struct Simulate {
     /// Agent that your own program serves; repeatable
     #[arg(long = "external-agent", value_name = "NAME")]
     pub external_agents: Vec<String>,
-    /// Play an order again that `stepwarden export` printed to this file, then with its answers under faults; FILE is another
-    /// definition to try. Repeatable for the orders that it started
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["adapter_every", "external_agents"])]
+    /// Play an order again that `stepwarden export` printed to this file; FILE is another definition to try. Repeatable for
+    /// the orders that it started
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["adapter_every", "external_agents", "seeds", "seed", "first"])]
     pub replay: Vec<PathBuf>,
-    /// Number of seeds to run [default: 1000; with --replay 20]
+    /// Number of seeds to run [default: 1000]
     #[arg(long, value_parser = clap::value_parser!(u64).range(..=MOST_SEEDS))]
     pub seeds: Option<u64>,
     /// First seed: --first 30000 --seeds 1000 runs seeds 30000 to 30999
