@@ -580,7 +580,11 @@ fn an_exported_order_is_replayed() {
     assert!(text.contains("the replay ends where the order stands: Error"), "{text}");
     // A file that undoes what failed.
     let file = std::fs::read_to_string(case.dir.path().join("workflows/strict.toml")).unwrap();
-    std::fs::write(case.dir.path().join("new.toml"), file.replace("on_failure = \"error\"", "")).unwrap();
+    std::fs::write(
+        case.dir.path().join("new.toml"),
+        file.replace("on_failure = \"error\"", "").replace("timeout = \"1s\"", "timeout = \"3s\""),
+    )
+    .unwrap();
     let text = case.says(0, &[&["simulate", "new.toml"], &replay[1..]].concat());
     assert!(text.contains("with this file the order comes to Undone") && text.contains("another one"), "{text}");
     // A person's act is part of the history.

@@ -350,7 +350,8 @@ impl History {
         for (n, (step, spec)) in task.steps.iter().zip(&workflow.steps).enumerate() {
             let (applied, standing) = self.effects.of(&task.id, &spec.name);
             let rounds = usize::try_from(step.rounds()).unwrap_or(usize::MAX);
-            if applied > 1 + rounds {
+            // Each page of a list is a request under a key of its own.
+            if applied > 1 + rounds && !spec.pages {
                 wrong(Rule::AppliedOnce, format!("`{}` was applied {applied} times", spec.name));
             }
             // Each has a key of its own, and the service does nothing twice under one.
@@ -368,7 +369,11 @@ impl History {
             }
             match task.process_state() {
                 ProcessState::Processed
-                    if step.state == State::Processed && standing != 1 && !needs_none && !left.contains(&n) =>
+                    if step.state == State::Processed
+                        && standing != 1
+                        && !needs_none
+                        && !spec.pages
+                        && !left.contains(&n) =>
                 {
                     wrong(Rule::Processed, format!("`{}` is Processed with {standing} effects", spec.name));
                 }

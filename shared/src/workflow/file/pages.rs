@@ -49,7 +49,7 @@ pub(super) fn build(spanned: &Spanned<RawPages>, raw: &RawStep, doer: &mut Doer)
     if let Some(bare) = next.references().find(|one| !one.copes()) {
         let (path, last) = (bare.path.join("."), bare.path.last().map_or("next", String::as_str));
         let message = format!(
-            "`pages.next`: `{path}` may not be there on the last page; write `.?{last}` in place of `.{last}`, as in `${{answer.?next}}`"
+            "`pages.next`: `{path}` may not be there on the last page; write `.?{last}`, not `.{last}`, as in `${{answer.?next}}`"
         );
         return Err((pages.next.span(), message));
     }
