@@ -54,7 +54,7 @@ impl Change<'_> {
         if ever_beside(&self.task) > MAX_COUNT_BESIDE || bytes_beside(&self.task) > MAX_ALL_BESIDE {
             return Err(Mistake(format!(
                 "the long outputs of an order and its pages are at most {MAX_COUNT_BESIDE} and have {MAX_ALL_BESIDE} bytes together, and these pages \
-                 leave no room for the outputs of other steps: keep less of each item, or collect in an order of its own"
+                 leave no room for the outputs of other steps: keep less of each item, or collect in a separate order"
             )));
         }
         if is_last {
