@@ -347,7 +347,7 @@ pub enum Refusal {
          step"
     )]
     PagesInput,
-    /// The item has not failed, or there is none.
+    /// The list has no such item, or the item has not failed.
     #[error("the list has no such item that has failed; `get` with `--items failed` shows those that have")]
     NoFailedItem,
     /// Its present order would have to be undone first.

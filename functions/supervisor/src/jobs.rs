@@ -206,7 +206,7 @@ impl<'a, S: StateStore + LeaseStore + JobStore, M: Messenger> Worker<'a, S, M> {
             },
         };
         if !self.act(&job, &mut page, pace, until).await {
-            // The time is over. The chunk stays as it is: whoever goes on with the job finds out what was done.
+            // Time is up. The chunk stays recorded, and the next worker finds out which of its acts were done.
             return Ok(());
         }
         let mut latest = job.clone();

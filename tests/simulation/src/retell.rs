@@ -101,7 +101,7 @@ pub struct Retelling {
     pub beside: BTreeMap<(Id, Hash), Value>,
     /// Every attempt that was made.
     pub sent: Vec<Sent>,
-    /// The answer to each telling, by position; without one, nobody was told.
+    /// The answer to each telling, by position. It is absent if the telling never reached anyone.
     pub answered: BTreeMap<usize, String>,
     /// Rules of the product that were broken.
     pub violations: Vec<Violation>,
@@ -241,7 +241,7 @@ impl World {
         self.plan.script.as_ref().is_some_and(|script| script.retold.is_some())
     }
 
-    /// The reply to `request` as it was recorded, once its time has come. `None`: there is none.
+    /// The reply to `request` as it was recorded, once its time has come. `None` if none was recorded.
     pub(crate) async fn hear(&self, request: &Request) -> Option<Reply> {
         let retold = self.plan.script.as_ref()?.retold.as_ref()?;
         let is_calm = self.plan.rates.is_empty();

@@ -76,7 +76,7 @@ pub fn read(file: &str, text: &str) -> Result<Export, String> {
         let ms = number(name)?;
         Timestamp::from_millisecond(ms).map_err(|_| no_export(format!("its column `{name}` is no time: {ms}")))
     };
-    let id = Id::parse(column("pk")?).ok_or_else(|| no_export("its column `pk` is no id of an order".into()))?;
+    let id = Id::parse(column("pk")?).ok_or_else(|| no_export("its column `pk` is not the id of an order".into()))?;
     let version = u64::try_from(number("version")?).unwrap_or_default();
     let task = Task { id, version, created_at: time("created_at")?, updated_at: time("updated_at")?, ..record };
     if task.is_erased() {

@@ -188,7 +188,7 @@ fn what_is_no_export_is_refused_with_what_to_do() {
         ("its format is 2, and this version knows 1", &|one| one["format"] = json!(2)),
         ("the record cannot be read", &|one| one["record"] = json!("{")),
         ("if a later version wrote it", &|one| one["record"]["new"] = json!(1)),
-        ("is no id of an order", &|one| one["columns"]["pk"] = json!("x")),
+        ("is not the id of an order", &|one| one["columns"]["pk"] = json!("x")),
         ("its times cannot be right", &|one| one["columns"]["updated_at"] = json!("99999999999999")),
         ("its times cannot be right", &|one| one["record"]["log"][0][0] = json!(i64::MAX)),
         ("its record has", &|one| drop(one["record"]["st"].as_array_mut().unwrap().pop())),
