@@ -27,7 +27,7 @@ pub enum Obstacle {
 }
 
 /// Which part of an erasure this is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Part {
     /// Of the order at the top, before the orders that it started. From then on its undo is refused.
     First,

@@ -3,7 +3,10 @@
 
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
+use shared::again;
 use shared::decision::{Act, Decision, Event, Turn, What};
+use shared::erase::{Part, check, erase};
+use shared::history::Kind;
 use shared::message::{Effect, Outcome, Reply};
 use shared::order::Id;
 use shared::outputs::Outputs;
@@ -25,6 +28,8 @@ const TICK: i64 = 61;
 const MOST_TICKS: usize = 60;
 /// How often a person has to resubmit it then, at most.
 const MOST_RESUBMITS: usize = 2;
+/// What an order says about a person.
+const PRIVATE: &str = "jane";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Who {
@@ -85,6 +90,14 @@ pub enum Action {
     Resubmit,
     /// A person undoes a child that stopped.
     UndoChild(Who),
+    /// A person undoes an order that is processed.
+    Undo,
+    /// A person runs the parent again from its child on.
+    RunAgain,
+    /// A person has the family erased: an instance lists it. One that did so before may have died.
+    Erase,
+    /// It erases the next order on its list.
+    EraseNext,
     Tick,
     /// Only with the defect that asks before it saves: the save is lost.
     AskWithoutSave(Msg),
@@ -117,10 +130,18 @@ pub enum Defect {
     ResubmitStaysAbove,
     /// A child without its parent's round goes on as it did.
     RoundIsForgotten,
+    /// Children are erased while their parent can still be undone.
+    ErasedFromBelow,
+    /// Whatever has become of the family since it was listed, that list is erased.
+    ErasedByAnOldList,
+    /// What is erased can be undone, as far as the record says.
+    ErasedIsUndone,
+    /// Only the parent is erased.
+    ErasedAbove,
 }
 
 impl Defect {
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 16] = [
         Self::CreateThenSave,
         Self::AbsentIsUndone,
         Self::OldRoundCounts,
@@ -133,6 +154,10 @@ impl Defect {
         Self::BeginReplaces,
         Self::ResubmitStaysAbove,
         Self::RoundIsForgotten,
+        Self::ErasedFromBelow,
+        Self::ErasedByAnOldList,
+        Self::ErasedIsUndone,
+        Self::ErasedAbove,
     ];
 }
 
@@ -145,6 +170,15 @@ pub struct Plan {
     pub cancels: u8,
     pub resubmits: u8,
     pub ticks: u8,
+    /// How often a person may have the family erased, and as often run again and undo what is processed.
+    pub erases: u8,
+}
+
+/// What an instance has listed to erase, and how far it is.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Erasing {
+    seen: u64,
+    to_come: Vec<(Who, Part)>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -158,6 +192,10 @@ pub struct State {
     pub cancels: u8,
     pub resubmits: u8,
     pub ticks: u8,
+    pub undos: u8,
+    pub agains: u8,
+    pub erases: u8,
+    pub erasing: Option<Erasing>,
     pub broken: Option<&'static str>,
 }
 
@@ -205,7 +243,7 @@ impl Family {
         let new = Submission {
             id: id(who),
             tenant: "t".into(),
-            reference: None,
+            reference: (self.plan.erases > 0).then(|| PRIVATE.to_owned()),
             reply_queue: None,
             priority: Priority::Normal,
             shard: 0,
@@ -258,7 +296,17 @@ impl Family {
 
     fn decide(&self, state: &State, who: Who, event: &Event) -> Decision {
         let (input, outputs) = (json!({}), self.read(state, event));
-        schedule(&state.tasks[&who], event, &self.turn(who, state.now, &input, &outputs))
+        let mut task = Arc::clone(&state.tasks[&who]);
+        let erased = if self.has(Defect::ErasedIsUndone) {
+            std::mem::take(&mut Arc::make_mut(&mut task).log)
+        } else {
+            Vec::new()
+        };
+        let mut decision = schedule(&task, event, &self.turn(who, state.now, &input, &outputs));
+        if let Decision::Save { task, .. } = &mut decision {
+            task.log.splice(0..0, erased);
+        }
+        decision
     }
 
     /// Decides, saves and sends.
@@ -278,7 +326,10 @@ impl Family {
     }
 
     fn save(&self, state: &mut State, who: Who, mut task: Task) {
-        task.log.clear();
+        if task.is_erased() && serde_json::to_string(&task).expect("a record").contains(PRIVATE) {
+            state.broken = Some("an order that is erased says something about a person");
+        }
+        task.log.retain(|entry| matches!(entry.1, Kind::Erasing | Kind::Erased));
         let before = state.tasks.get(&who).cloned();
         if who == Who::Parent
             && let Some(before) = before
@@ -367,6 +418,7 @@ impl Family {
             }
             Msg::Reply { to, step, attempt, good } => {
                 let outcome = match good {
+                    true if self.plan.erases > 0 => Outcome::Done { output: json!(PRIVATE) },
                     true => Outcome::Done { output: json!(null) },
                     false => Outcome::Failed { error: "e".into() },
                 };
@@ -438,6 +490,38 @@ impl Family {
         self.on(state, Who::Parent, &Event::Act(act));
     }
 
+    /// What the operator's route does first: it lists what it is about to erase.
+    fn list(&self, state: &State) -> Option<Erasing> {
+        let (own, children) = (&state.tasks[&Who::Parent], state.tasks.keys().filter(|who| **who != Who::Parent));
+        let below: Vec<Who> = children.filter(|_| !self.has(Defect::ErasedAbove)).copied().collect();
+        check(own, Part::First).ok()?;
+        if own.erased().is_some() || below.iter().any(|who| check(&state.tasks[who], Part::Below).is_err()) {
+            return None;
+        }
+        let first = (Who::Parent, Part::First);
+        let is_first = !below.is_empty() && !self.has(Defect::ErasedFromBelow);
+        let mut to_come: Vec<_> = std::iter::once(first).filter(|_| is_first).collect();
+        to_come.extend(below.into_iter().map(|who| (who, Part::Below)));
+        to_come.push((Who::Parent, Part::Last));
+        Some(Erasing { seen: own.version, to_come })
+    }
+
+    /// And then, one write after the other. It begins anew if the parent has changed since, until nothing can change it any more.
+    fn erase_next(&self, state: &mut State) {
+        let Some(mut erasing) = state.erasing.take() else { return };
+        let (who, part) = erasing.to_come.remove(0);
+        let task = Arc::clone(&state.tasks[&who]);
+        let has_changed = who == Who::Parent && task.version != erasing.seen && !task.is_erased();
+        if has_changed && !self.has(Defect::ErasedByAnOldList) {
+            return;
+        }
+        let Ok(next) = erase(&task, part, "b", "r", at(state.now)) else { return };
+        if let Some(next) = next {
+            self.save(state, who, next);
+        }
+        state.erasing = Some(erasing).filter(|erasing| !erasing.to_come.is_empty());
+    }
+
     fn is_over(state: &State) -> bool {
         let own = &state.tasks[&Who::Parent];
         matches!(own.phase, Phase::Processed | Phase::Undone)
@@ -489,7 +573,7 @@ impl Model for Family {
 
     fn init_states(&self) -> Vec<State> {
         let (own, now) = (self.new_task(Who::Parent, 0), 0);
-        vec![State {
+        let mut state = State {
             tasks: [(Who::Parent, Arc::new(own))].into(),
             net: [Msg::Wake { to: Who::Parent, seen: 0 }].into(),
             applied: BTreeSet::new(),
@@ -498,8 +582,19 @@ impl Model for Family {
             cancels: 0,
             resubmits: 0,
             ticks: 0,
+            undos: 0,
+            agains: 0,
+            erases: 0,
+            erasing: None,
             broken: None,
-        }]
+        };
+        // What comes before its end is in the other plans.
+        while self.plan.erases > 0 && state.tasks[&Who::Parent].phase == Phase::Forward {
+            for msg in state.net.clone() {
+                self.deliver(&mut state, msg, true);
+            }
+        }
+        vec![state]
     }
 
     fn actions(&self, state: &State, actions: &mut Vec<Action>) {
@@ -522,6 +617,21 @@ impl Model for Family {
         }
         if state.resubmits < self.plan.resubmits && own.phase == Phase::Error {
             actions.push(Action::Resubmit);
+        }
+        if self.plan.erases > 0 {
+            let is_over = matches!(own.phase, Phase::Processed | Phase::Undone);
+            if is_over && state.agains < self.plan.erases {
+                actions.push(Action::RunAgain);
+            }
+            if own.phase == Phase::Processed && state.undos < self.plan.erases {
+                actions.push(Action::Undo);
+            }
+            if is_over && state.erases < self.plan.erases {
+                actions.push(Action::Erase);
+            }
+            if state.erasing.is_some() {
+                actions.push(Action::EraseNext);
+            }
         }
         if state.ticks < self.plan.ticks {
             actions.push(Action::Tick);
@@ -551,6 +661,20 @@ impl Model for Family {
                 let act = Act { what: What::Undo, by: "b".into(), reason: "r".into(), seen: None };
                 self.on(&mut state, who, &Event::Act(act));
             }
+            Action::Undo => {
+                self.person(&mut state, What::Undo);
+                state.undos += 1;
+            }
+            Action::RunAgain => {
+                let wish = again::Wish { from: vec!["k".into()], new_keys: false, without_undo: true };
+                self.person(&mut state, What::RunAgain(wish));
+                state.agains += 1;
+            }
+            Action::Erase => {
+                state.erasing = Some(self.list(&state)?);
+                state.erases += 1;
+            }
+            Action::EraseNext => self.erase_next(&mut state),
             Action::Tick => {
                 state.now += TICK;
                 state.ticks += 1;
@@ -598,12 +722,21 @@ impl Model for Family {
                 let children = state.tasks.iter().filter(|(who, _)| **who != Who::Parent);
                 children.filter(|(_, task)| task.phase != Phase::Undone).count() <= 1
             }),
+            Property::always("nothing is done to an order that is erased", |_: &Self, state: &State| {
+                state.tasks.values().all(|task| !task.is_erased() || task.process_state().is_final())
+            }),
+            Property::always("an order that says it is erased has nothing left below it", |_: &Self, state: &State| {
+                state.tasks[&Who::Parent].erased().is_none() || state.tasks.values().all(|task| task.is_erased())
+            }),
             Property::always("it ends, whatever is lost", |family: &Self, state: &State| family.ends(state)),
             Property::sometimes("it is processed", |_: &Self, state: &State| {
                 state.tasks[&Who::Parent].phase == Phase::Processed
             }),
             Property::sometimes("it is undone", |family: &Self, state: &State| {
                 family.plan.cancels == 0 || state.tasks[&Who::Parent].phase == Phase::Undone
+            }),
+            Property::sometimes("it is erased", |family: &Self, state: &State| {
+                family.plan.erases == 0 || state.tasks[&Who::Parent].erased().is_some()
             }),
         ]
     }

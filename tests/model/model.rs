@@ -299,11 +299,13 @@ fn no_order_of_events_breaks_the_protocol() {
 
 /// Both undo themselves, and people cancel.
 const BOTH_UNDO: Plan =
-    Plan { parent_then: "undo", child_then: "undo", refusals: 1, cancels: 1, resubmits: 0, ticks: 1 };
+    Plan { parent_then: "undo", child_then: "undo", refusals: 1, cancels: 1, resubmits: 0, ticks: 1, erases: 0 };
 /// Both stop, and a person resubmits.
 const BOTH_STOP: Plan = Plan { parent_then: "error", child_then: "error", resubmits: 1, ..BOTH_UNDO };
 /// The child undoes itself, and another takes its place.
 const CHILD_UNDOES: Plan = Plan { child_then: "undo", ..BOTH_STOP };
+/// It is erased while people undo it and run it again.
+const ERASED: Plan = Plan { refusals: 0, cancels: 0, ticks: 2, erases: 1, ..BOTH_UNDO };
 
 // A parent and its children, of which each message may be lost, late or repeated.
 #[test]
@@ -312,6 +314,7 @@ fn a_child_does_what_its_parent_says() {
         ("a child and a cancel", BOTH_UNDO, 4_199),
         ("a child, error and resubmit", BOTH_STOP, 17_301),
         ("a child that undoes itself, and resubmit", CHILD_UNDOES, 5_571),
+        ("a child, and both are erased", ERASED, 4_458),
     ];
     let mut other = String::new();
     for (name, plan, golden) in plans {
@@ -337,7 +340,7 @@ fn a_child_does_what_its_parent_says() {
 fn every_seeded_defect_of_children_is_caught() {
     let mut uncaught = Vec::new();
     for defect in family::Defect::ALL {
-        let found = [BOTH_UNDO, BOTH_STOP, CHILD_UNDOES].into_iter().find_map(|plan| {
+        let found = [BOTH_UNDO, BOTH_STOP, CHILD_UNDOES, ERASED].into_iter().find_map(|plan| {
             let checker = Family::new(plan, Some(defect)).checker();
             let checker = checker.finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
             let all = checker.discoveries();

@@ -1,7 +1,9 @@
 //! Erasing what an order says about people, with the orders that it started.
 //!
 //! Each order is one write. The order at the top comes first, so that no undo can need what is gone below it, and it
-//! says that it is erased only once nothing is left. A request that got no answer can be repeated, and continues there.
+//! says that it is erased only once nothing is left. The list of those below it holds only while the order at the top
+//! is as it was before: until its first write, it could be run again and start others. A request that got no answer can
+//! be repeated, and continues there.
 
 use crate::Operator;
 use crate::act::{self, Why, unavailable};
@@ -51,35 +53,39 @@ impl Operator {
         tracing::info!(task.id = %id, operator = %by, "asked to erase the order");
         let (started, wish) = (Instant::now(), Wish { by, reason });
         let store = &self.engine.store;
-        let task = store.load(&id).await.map_err(|e| unavailable(&e))?;
-        let top = store.kept(&id, task.as_ref()).await.map_err(|e| unavailable(&e))?;
-        if task.is_none() && top.is_none() {
-            return Err(none());
-        }
-        if let Some(done) = done(&id, task.as_ref(), top.as_ref()) {
-            return Ok(done);
-        }
-        if let Some(task) = &task {
-            check(task, Part::First).map_err(|why| problem::not_allowed(None, why.to_string()))?;
-        }
-        let below = self.below(&id, started).await?;
-        for kept in &below {
-            let child = store.load(&kept.id).await.map_err(|e| unavailable(&e))?;
-            if let Some(Err(why)) = child.map(|child| check(&child, Part::Below)) {
-                return Err(problem::not_allowed(None, format!("order {}, which it started: {why}", kept.id)));
+        for _ in 0..ROUNDS {
+            let task = store.load(&id).await.map_err(|e| unavailable(&e))?;
+            let top = store.kept(&id, task.as_ref()).await.map_err(|e| unavailable(&e))?;
+            if task.is_none() && top.is_none() {
+                return Err(none());
+            }
+            if let Some(done) = done(&id, task.as_ref(), top.as_ref()) {
+                return Ok(done);
+            }
+            if let Some(task) = &task {
+                check(task, Part::First).map_err(|why| problem::not_allowed(None, why.to_string()))?;
+            }
+            let below = self.below(&id, started).await?;
+            for kept in &below {
+                let child = store.load(&kept.id).await.map_err(|e| unavailable(&e))?;
+                if let Some(Err(why)) = child.map(|child| check(&child, Part::Below)) {
+                    return Err(problem::not_allowed(None, format!("order {}, which it started: {why}", kept.id)));
+                }
+            }
+            let first = if below.is_empty() { Part::Last } else { Part::First };
+            if !self.erase_top(task.as_ref(), top.as_ref(), first, &wish).await? {
+                continue;
+            }
+            for (n, kept) in below.iter().enumerate() {
+                self.erase_below(kept, &wish).await?;
+                in_time(started, || format!("{} of {} orders that it started are erased", n + 1, below.len()))?;
+            }
+            if !below.is_empty() {
+                let task = store.load(&id).await.map_err(|e| unavailable(&e))?;
+                self.erase_top(task.as_ref(), top.as_ref(), Part::Last, &wish).await?;
             }
         }
-        if !below.is_empty() {
-            self.erase_one(&id, top.as_ref(), Part::First, &wish).await?;
-        }
-        for (n, kept) in below.iter().enumerate() {
-            self.erase_one(&kept.id, Some(kept), Part::Below, &wish).await?;
-            in_time(started, || format!("{} of {} orders that it started are erased", n + 1, below.len()))?;
-        }
-        self.erase_one(&id, top.as_ref(), Part::Last, &wish).await?;
-        let task = store.load(&id).await.map_err(|e| unavailable(&e))?;
-        let top = store.kept(&id, task.as_ref()).await.map_err(|e| unavailable(&e))?;
-        done(&id, task.as_ref(), top.as_ref()).ok_or_else(|| contended(&id))
+        Err(contended(&id))
     }
 
     /// The orders that the order called `id` started, those that these started, and so on.
@@ -96,27 +102,46 @@ impl Operator {
         Ok(found)
     }
 
-    async fn erase_one(&self, id: &Id, kept: Option<&Kept>, part: Part, wish: &Wish) -> Result<(), Problem> {
-        let store = &self.engine.store;
+    /// A part of the order at the top, whose record is `task` unless it has expired; false if it has changed since it was read.
+    async fn erase_top(
+        &self,
+        task: Option<&Task>,
+        kept: Option<&Kept>,
+        part: Part,
+        wish: &Wish,
+    ) -> Result<bool, Problem> {
+        match (task, kept) {
+            (Some(task), _) => self.erase_record(task, kept, part, wish).await,
+            // Nothing opens an order again whose record has expired, so it needs no first part.
+            (None, Some(kept)) if part != Part::First => self.erase_kept(kept, wish).await.map(|()| true),
+            (None, _) => Ok(true),
+        }
+    }
+
+    async fn erase_below(&self, kept: &Kept, wish: &Wish) -> Result<(), Problem> {
         for _ in 0..ROUNDS {
-            let Some(task) = store.load(id).await.map_err(|e| unavailable(&e))? else {
-                // Nothing opens an order again whose record has expired, so it needs no first part.
-                if let Some(kept) = kept.filter(|_| part != Part::First) {
-                    let text = act_text(&wish.by, &wish.reason);
-                    let note = Some((self.engine.now(), text.as_str()));
-                    store.erase_kept(kept, note).await.map_err(|e| unavailable(&e))?;
-                }
-                return Ok(());
-            };
-            let next = self.engine.erased(&task, part, &wish.by, &wish.reason);
-            let next = next.map_err(|why| problem::not_allowed(None, why.to_string()))?;
-            let Some(next) = next else { return Ok(()) };
-            let note = next.erased().map(|entry| (entry.at(next.created_at), entry.4.as_deref().unwrap_or_default()));
-            if store.erase(&next, &task, kept, note).await.map_err(|e| unavailable(&e))? {
-                return Ok(());
+            match self.engine.store.load(&kept.id).await.map_err(|e| unavailable(&e))? {
+                None => return self.erase_kept(kept, wish).await,
+                Some(task) if self.erase_record(&task, Some(kept), Part::Below, wish).await? => return Ok(()),
+                Some(_) => {}
             }
         }
-        Err(contended(id))
+        Err(contended(&kept.id))
+    }
+
+    /// False if the record has changed since it was read.
+    async fn erase_record(&self, task: &Task, kept: Option<&Kept>, part: Part, wish: &Wish) -> Result<bool, Problem> {
+        let next = self.engine.erased(task, part, &wish.by, &wish.reason);
+        let next = next.map_err(|why| problem::not_allowed(None, why.to_string()))?;
+        let Some(next) = next else { return Ok(true) };
+        let note = next.erased().map(|entry| (entry.at(next.created_at), entry.4.as_deref().unwrap_or_default()));
+        self.engine.store.erase(&next, task, kept, note).await.map_err(|e| unavailable(&e))
+    }
+
+    async fn erase_kept(&self, kept: &Kept, wish: &Wish) -> Result<(), Problem> {
+        let text = act_text(&wish.by, &wish.reason);
+        let note = Some((self.engine.now(), text.as_str()));
+        self.engine.store.erase_kept(kept, note).await.map_err(|e| unavailable(&e))
     }
 }
 
