@@ -9,7 +9,8 @@ use shared::time::SignedDuration;
 use shared::view;
 use shared::workflow::Workflow;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use stepwarden_simulation::{Played, play};
 
 const EXAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples");
@@ -76,19 +77,22 @@ fn files() -> Vec<PathBuf> {
 // M6
 #[test]
 fn every_example_plays_again_as_it_went() {
-    let mut count = 0;
-    let mut wrong = Vec::new();
+    let mut all = Vec::new();
     for file in files() {
-        // Weeks of waiting take seconds each.
+        // Weeks of waiting take half a minute each.
         let is_long = ["approvals", "waits"].iter().any(|name| file.components().any(|part| part.as_os_str() == *name));
-        let most = if is_long { 2 } else { usize::MAX };
-        for scenario in file::read(&file, None).unwrap().into_iter().take(most) {
+        let most = if is_long { 1 } else { usize::MAX };
+        all.extend(file::read(&file, None).unwrap().into_iter().take(most));
+    }
+    let (next, count, wrong) = (AtomicUsize::new(0), AtomicUsize::new(0), Mutex::new(Vec::new()));
+    let work = || {
+        while let Some(scenario) = all.get(next.fetch_add(1, Ordering::Relaxed)) {
             let played = play(&scenario.workflow, &scenario.children, &scenario.script);
             if played.refused.is_some() {
                 continue;
             }
-            count += 1;
-            let exports = exports(&scenario, &played);
+            count.fetch_add(1, Ordering::Relaxed);
+            let exports = exports(scenario, &played);
             if scenario.workflow.steps.iter().any(|step| step.pages) {
                 let error = again(&exports, None).unwrap_err();
                 assert!(error.contains("collects pages; the history does not have them one by one"), "{error}");
@@ -96,12 +100,18 @@ fn every_example_plays_again_as_it_went() {
             }
             let replayed = again(&exports, None).unwrap();
             if !replayed.same || !replayed.broken.is_empty() {
-                wrong.push(format!("{}: {}: {replayed:#?}", file.display(), scenario.name));
+                wrong.lock().unwrap().push(format!("{}: {replayed:#?}", scenario.name));
             }
         }
-    }
-    assert!(wrong.is_empty(), "{} of {count}:\n{}", wrong.len(), wrong.join("\n"));
-    assert!(count > 20, "only {count}");
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(1, std::num::NonZero::get) {
+            scope.spawn(work);
+        }
+    });
+    let wrong = wrong.into_inner().unwrap();
+    assert!(wrong.is_empty(), "{}:\n{}", wrong.len(), wrong.join("\n"));
+    assert!(count.into_inner() > 20);
 }
 
 /// A scenario of an example, exported.
