@@ -34,10 +34,10 @@ OPERATOR_ROUTES = {
     "GET /orders",
     "GET /details/{id}",
     "GET /details/{id}/record",
+    "GET /details/{id}/items/{step}",
     "GET /overview",
     "GET /queues",
     "POST /orders/{id}/actions/{action}",
-    "POST /bulk",
     "POST /jobs",
     "POST /jobs/{id}/{verb}",
     "GET /jobs",
@@ -511,9 +511,12 @@ def an_agent_may_run_as_long_as_a_step(stack):
 
 @check
 def a_sweep_ends_before_its_lease_and_before_the_next_sweep(stack):
+    if source.SWEEPS_S >= min(source.LEASE_LIFE_S, 60 * int(stack.parameters["SupervisorRateMinutes"])):
+        yield f"Supervisor: may sweep for {source.SWEEPS_S} s; its lease lives {source.LEASE_LIFE_S} s"
+    # A job pauses between two runs, for at most 5 % of the time whatever the frequency.
     timeout = stack.properties("Supervisor")["Timeout"]
-    if timeout >= min(source.LEASE_LIFE_S, 60 * int(stack.parameters["SupervisorRateMinutes"])):
-        yield f"Supervisor: may run {timeout} s; its lease lives {source.LEASE_LIFE_S} s"
+    if timeout < 900:
+        yield f"Supervisor: works on jobs for {timeout} s a run, and the next one may begin {60 * int(stack.parameters['SupervisorRateMinutes'])} s after it"
     invoke = stack.properties("SupervisorEventInvokeConfig")
     if invoke.get("MaximumRetryAttempts") != 0:
         yield "Supervisor: Lambda repeats a failed sweep beside the next one"

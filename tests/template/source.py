@@ -111,6 +111,7 @@ _supervisor = "\n".join(p.read_text() for p in sorted((ROOT / "functions/supervi
 LEASE_LIFE_S = int(
     _one(r"LEASE_LIFE: \w+ = \w+::from_secs\((\d+)\)", _supervisor, "the life of the lease")
 )
+SWEEPS_S = int(_one(r"SWEEPS: \w+ = \w+::from_secs\((\d+)\)", _supervisor, "the time for sweeps"))
 LOCAL_VISIBILITY_S = int(
     _one(r"VISIBILITY_TIMEOUT_S: u32 = (\d+);", _read("infra/local/src/system.rs"), "the local visibility timeout")
 )

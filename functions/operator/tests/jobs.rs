@@ -3,6 +3,8 @@
 //! time. `ORDERS=15000` drains as many; `SEED=n` repeats a run.
 
 use crate::common::World;
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
 use serde_json::{Value, json};
 use shared::history::Kind;
 use shared::job::{Chunk, JobId};
@@ -22,7 +24,7 @@ const LIFE: Duration = Duration::from_secs(10);
 /// What the service takes: this many requests a second, and at most as many at once.
 const SERVICE: f64 = 40.0;
 
-async fn request(world: &World, method: &str, path: &str, key: &str, body: Value) -> (i64, Value) {
+pub(crate) async fn request(world: &World, method: &str, path: &str, key: &str, body: Value) -> (i64, Value) {
     let (path, query) = path.split_once('?').unwrap_or((path, ""));
     let mut event = json!({
         "version": "2.0", "routeKey": "$default", "rawPath": path, "rawQueryString": query,
@@ -39,7 +41,7 @@ async fn request(world: &World, method: &str, path: &str, key: &str, body: Value
 }
 
 /// Starts a job with these fields beside name and reason, and returns its id.
-async fn start(world: &World, key: &str, more: Value) -> String {
+pub(crate) async fn start(world: &World, key: &str, more: Value) -> String {
     let mut body = json!({"action": "resubmit", "by": "ann", "reason": "the bank is back", "limit": 100_000});
     body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     let (status, job) = request(world, "POST", "/jobs", key, body).await;
@@ -47,13 +49,13 @@ async fn start(world: &World, key: &str, more: Value) -> String {
     job["job_id"].as_str().unwrap().to_owned()
 }
 
-async fn work(world: &World) {
+pub(crate) async fn work(world: &World) {
     let worker = Worker::new(&world.operator.engine, LIFE);
     worker.work(None).await.unwrap();
     worker.release().await;
 }
 
-async fn job(world: &World, id: &str) -> Value {
+pub(crate) async fn job(world: &World, id: &str) -> Value {
     world.get(&format!("/jobs/{id}")).await
 }
 
@@ -156,6 +158,35 @@ async fn a_job_drains_its_orders_at_its_rate_whatever_dies() {
     // A chunk that was cut off is gone through again, at its rate; and a worker looks for other jobs before it ends.
     let again = f64::from(deaths) * 1.0;
     assert!(spent.as_secs_f64() <= least * 1.05 + again + 2.0, "{spent:?} with {deaths} deaths");
+}
+
+// M4: on AWS a run of the supervisor begins each minute, and Lambda ends each after 15 minutes. A job pauses only in between. Here
+// both times are a quarter.
+#[tokio::test(start_paused = true)]
+async fn runs_that_lambda_ends_keep_the_rate_of_a_job() {
+    let world = World::new().await;
+    let count = 250;
+    in_error(&world, count).await;
+    let id = start(&world, "k", json!({"filter": {"state": "Error"}, "rate_per_s": 1})).await;
+    let run = async || {
+        let worker = Worker::new(&world.operator.engine, Duration::from_secs(15));
+        worker.work(Some(Instant::now() + Duration::from_secs(225 - 3))).await.unwrap();
+        worker.release().await;
+    };
+    let begun = Instant::now();
+    let mut quarter = tokio::time::interval(Duration::from_secs(15));
+    let (mut runs, mut most) = (FuturesUnordered::new(), 0);
+    while state(&world, &id).await.as_deref() != Some("done") {
+        tokio::select! {
+            _ = quarter.tick() => runs.push(run()),
+            Some(()) = runs.next(), if !runs.is_empty() => {}
+        }
+        most = most.max(runs.len());
+    }
+    let (spent, least) = (begun.elapsed().as_secs_f64(), count as f64);
+    println!("{count} orders at 1 a second: {spent:.1} s, at most {most} runs at once");
+    assert!((least * 0.97..=least * 1.05).contains(&spent), "{spent}");
+    assert!(most <= 2, "{most} runs: those that do not lead end at once");
 }
 
 // M4: answers are lost, requests are throttled, and still each order is acted on once.

@@ -79,8 +79,8 @@ impl<'a, S: StateStore + LeaseStore + JobStore, M: Messenger> Worker<'a, S, M> {
         Self { engine, hold: Mutex::new(Hold::new(leader::Settings { clock: engine.clock(), ..leads })) }
     }
 
-    /// Works on all jobs until none has anything to do, and with `until` until then at the latest. Each job goes on by
-    /// itself, so that one with a low rate holds none up.
+    /// Works on all jobs until none has anything to do or another worker holds the lease, and with `until` until then at the
+    /// latest. Each job goes on by itself, so that one with a low rate holds none up.
     ///
     /// # Errors
     /// The store failed before a job could be found.
@@ -96,6 +96,10 @@ impl<'a, S: StateStore + LeaseStore + JobStore, M: Messenger> Worker<'a, S, M> {
                     Err(error) if running.is_empty() => return Err(error),
                     Err(_) => Vec::new(),
                 };
+                // Another worker has them.
+                if running.is_empty() && !open.is_empty() && !self.leads().await? {
+                    return Ok(());
+                }
                 for id in open {
                     if known.insert(id.clone()) {
                         running.push(Box::pin(self.tried(id, until)));

@@ -13,7 +13,9 @@ use tokio::time::Instant;
 
 /// A dead supervisor is replaced after this time; a slow one renews its lease.
 const LEASE_LIFE: Duration = Duration::from_secs(60);
-/// Time for the last page of an invocation, for giving the leases back, and for the ages of orders.
+/// Sweeps end within this time after an invocation begins: before their leases expire and before the next one begins.
+const SWEEPS: Duration = Duration::from_secs(59);
+/// Time for the last page of that, for giving the leases back, and for the ages of orders.
 const LAST_PAGE: Duration = Duration::from_secs(10);
 /// Time for the last chunk of jobs, and for what follows it.
 const LAST_CHUNK: Duration = Duration::from_secs(3);
@@ -37,19 +39,18 @@ async fn main() -> Result<(), Error> {
     let engine = engine(&config, &clients, wall_clock());
     let redriver = Redriver::new(&clients, &config);
     let (engine, redriver, stack) = (&engine, &redriver, config.stack());
-    // Invocations do not overlap, and each continues where the last one was cut short.
+    // Each invocation continues where the last sweep was cut short.
     let places = &Mutex::new(Places::new());
     run(service_fn(move |event: LambdaEvent<serde::de::IgnoredAny>| async move {
         let deadline = event.context.deadline();
         let left = deadline.duration_since(SystemTime::now()).unwrap_or_default();
-        let stop_at = Instant::now() + left.saturating_sub(LAST_PAGE);
+        let jobs_until = (Instant::now() + left).checked_sub(LAST_CHUNK);
+        let stop_at = Instant::now() + left.min(SWEEPS).saturating_sub(LAST_PAGE);
         let until = stop_at.min(Instant::now() + sweep_for);
         let places_of = || places.lock().unwrap_or_else(PoisonError::into_inner);
         let left = std::mem::take(&mut *places_of());
         let mut supervisor = Supervisor::new(engine, settings).stopping_at(stop_at).going_on(left);
-        // A job goes on by itself for as long as the invocation may last, so that it keeps its rate from one to the next.
-        let jobs_until = Instant::now() + deadline.duration_since(SystemTime::now()).unwrap_or_default();
-        let jobs_until = jobs_until.checked_sub(LAST_CHUNK);
+        // Jobs keep an invocation for as long as Lambda allows. Later ones sweep beside it, and leave the jobs to it.
         let worker = Worker::new(engine, LEASE_LIFE);
         let work = async {
             let worked = worker.work(jobs_until).await;
@@ -68,6 +69,8 @@ async fn main() -> Result<(), Error> {
                     tracing::warn!(error = %Chain(&error), "the ages of orders could not be measured");
                 }
             }
+            // Alarms wait for these, however long a job lasts.
+            metrics::flush(stack);
             swept
         };
         let (swept, worked) = tokio::join!(Box::pin(sweeps), Box::pin(work));
