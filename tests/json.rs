@@ -192,9 +192,9 @@ async fn what_is_nested_too_deep_is_refused_at_every_door() {
             let (status, problem) = act(&whole, &id, name, &more).await;
             assert!((400..410).contains(&status) && problem.to_string().contains("nested"), "{name}: {problem}");
             let filter = r#"{"state": "Error", "workflow": "odd"}"#;
-            let bulk =
+            let job =
                 format!("{{\"action\": \"{name}\", \"filter\": {filter}, \"by\": \"ann\", \"reason\": \"r\"{more}}}");
-            let (_, answer) = post(&whole, "/bulk", &bulk).await;
+            let (_, answer) = post(&whole, "/jobs", &job).await;
             assert!(answer.to_string().contains("nested"), "{name}: {answer}");
         }
         assert_eq!(whole.task(&id).await.version, task.version, "nothing was changed");
@@ -242,9 +242,9 @@ async fn keys_and_digits_are_kept_or_refused_at_every_door() {
             let (status, problem) = act(&whole, &id, name, &more).await;
             assert_eq!((status, problem.to_string().contains(named)), (400, true), "{problem}");
             let filter = r#"{"state": "Error"}"#;
-            let bulk =
+            let job =
                 format!("{{\"action\": \"{name}\", \"filter\": {filter}, \"by\": \"a\", \"reason\": \"r\"{more}}}");
-            let (status, problem) = post(&whole, "/bulk", &bulk).await;
+            let (status, problem) = post(&whole, "/jobs", &job).await;
             assert_eq!((status, problem.to_string().contains(named)), (400, true), "{problem}");
         }
         assert_eq!(whole.task(&id).await.version, task.version);

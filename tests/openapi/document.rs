@@ -3,9 +3,7 @@
 
 use edge::auth::Scopes;
 use edge::problem::{self, CODES};
-use operator::{
-    act, again, agents, bulk, details, erase, items, jobs, list, mend, migrate, overview, queues, workflows,
-};
+use operator::{act, again, agents, details, erase, items, jobs, list, mend, migrate, overview, queues, workflows};
 use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, SchemaGenerator};
 use serde_json::{Map, Value, json};
@@ -348,23 +346,6 @@ pub fn routes() -> Vec<Route> {
                 query("cursor", "`next` of the previous page, with the same filter.", any(MAX_CURSOR)),
             ])
             .answers(200, "A page.", "Orders", json!({"orders": [row()]})),
-        Route::new("post", "/bulk", "bulk", "operator", "Perform one act on many orders")
-            .says(
-                "Selects orders by filter and acts at a limited rate, on each at the version it was listed with. \
-                 Returns after 20 s at the latest, with a cursor to continue.",
-            )
-            .body(
-                bulk_schema(),
-                json!({"action": "resubmit", "filter": {"state": "Error", "step": "charge"}, "by": "ann",
-                       "reason": "the bank is back", "dry_run": true}),
-            )
-            .answers(
-                200,
-                "What was done, or would be done, order by order.",
-                "BulkReport",
-                json!({"dry_run": true, "good": 1, "failed": 0, "aborted": false,
-                       "results": [{"order_id": ID, "outcome": "would_apply"}]}),
-            ),
         Route::new("post", "/jobs", "startJob", "operator", "Start one act on many orders")
             .says(
                 "The system lists the orders that match now, and acts on them at the given rate, whatever becomes of the \
@@ -755,25 +736,6 @@ fn submission() -> Value {
     json!({"oneOf": [order, other]})
 }
 
-/// `input` is only for `resubmit` and `output` only for `mark-done`, and the filter must have a condition.
-fn bulk_schema() -> Value {
-    let all = at_home(schema::<bulk::Bulk>());
-    let shape = |acts: Value, stray: &[&str]| {
-        let mut one = all.clone();
-        one["properties"]["action"]["enum"] = acts;
-        for field in stray {
-            one["properties"].as_object_mut().expect("properties").remove(*field);
-        }
-        one
-    };
-    let others: Vec<_> = act::NAMES.into_iter().filter(|name| !["resubmit", "mark-done"].contains(name)).collect();
-    json!({"oneOf": [
-        shape(json!(others), &["input", "output"]),
-        shape(json!(["resubmit"]), &["output"]),
-        shape(json!(["mark-done"]), &["input"]),
-    ]})
-}
-
 /// Rewrites the references of a separate schema for use within the document.
 fn at_home(schema: Value) -> Value {
     serde_json::from_str(&schema.to_string().replace("#/$defs/", "#/components/schemas/")).expect("it was JSON")
@@ -805,7 +767,6 @@ fn schemas() -> Value {
     named::<shared::view::Status>(&mut writes);
     named::<list::Rows>(&mut writes);
     named::<act::Done>(&mut writes);
-    named::<bulk::Report>(&mut writes);
     named::<jobs::Status>(&mut writes);
     named::<jobs::Jobs>(&mut writes);
     named::<jobs::Results>(&mut writes);

@@ -137,27 +137,6 @@ pub fn who_and_why(subject: Option<&str>, by: Option<&str>, reason: Option<&str>
     Ok((by, text("reason", reason, MAX_REASON)?))
 }
 
-/// The possible outcomes of an act.
-pub const OUTCOMES: [&str; 8] =
-    ["applied", "repeated", "would_apply", "not_allowed", "moved", "not_found", "unreadable", "unavailable"];
-
-/// The outcome of an act on one order.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[schemars(rename = "ActResult")]
-pub struct Answer {
-    /// The order.
-    pub order_id: Id,
-    /// `applied`, `repeated`, `not_allowed`, `moved`, `not_found`, `unreadable` or `unavailable`; `would_apply` in a dry run.
-    #[schemars(extend("enum" = OUTCOMES))]
-    pub outcome: Cow<'static, str>,
-    /// The order's version now.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub version: Option<u64>,
-    /// Why it was not done.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub why: Option<String>,
-}
-
 /// The answer to an act.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "ActDone")]
@@ -182,35 +161,6 @@ pub struct Why {
     /// Why.
     #[schemars(required, length(min = 1, max = MAX_REASON), regex(pattern = r"[^\s\x85]"))]
     pub reason: Option<String>,
-}
-
-impl Answer {
-    /// The answer that `outcome` is.
-    #[must_use]
-    pub fn new(order_id: Id, outcome: Result<Outcome, Error>) -> Self {
-        let (outcome, version, why) = match outcome {
-            Ok(Outcome::Applied(version)) => ("applied", Some(version), None),
-            Ok(Outcome::Repeated(version)) => ("repeated", Some(version), None),
-            Ok(Outcome::NotAllowed { why }) => ("not_allowed", None, Some(why.to_string())),
-            Ok(Outcome::Moved { version }) => {
-                ("moved", Some(version), Some("the order has changed since you read it".into()))
-            }
-            Ok(Outcome::NotFound) => ("not_found", None, None),
-            Err(error @ Error::Corrupt { .. }) => ("unreadable", None, Some(error.to_string())),
-            Err(error @ (Error::Unavailable { .. } | Error::TooLarge { .. })) => (
-                "unavailable",
-                None,
-                Some(format!("{error}; the act may have been recorded; check the order before repeating it")),
-            ),
-        };
-        Self { order_id, outcome: outcome.into(), version, why }
-    }
-
-    /// Whether the order is as the person wants it.
-    #[must_use]
-    pub fn is_good(&self) -> bool {
-        matches!(&*self.outcome, "applied" | "repeated" | "would_apply")
-    }
 }
 
 impl Operator {

@@ -37,11 +37,9 @@ pub fn takes(event: &ApiGatewayV2httpRequest) -> bool {
     match parts.as_slice() {
         ["orders"] => event.request_context.http.method == "GET",
         ["orders", _, "actions", ..] | ["orders", _, "erasure"] => true,
-        [
-            "bulk" | "jobs" | "charts" | "agents" | "queues" | "leases" | "overview" | "details" | "workflows"
-            | "console",
-            ..,
-        ] => true,
+        ["jobs" | "charts" | "agents" | "queues" | "leases" | "overview" | "details" | "workflows" | "console", ..] => {
+            true
+        }
         _ => false,
     }
 }
@@ -74,7 +72,6 @@ fn span(event: &ApiGatewayV2httpRequest) -> Span {
         _ if event.request_context.http.method != "POST" => return Span::none(),
         ["orders", _, "actions", _] => "/orders/{order_id}/actions/{action}",
         ["orders", _, "erasure"] => "/orders/{order_id}/erasure",
-        ["bulk"] => "/bulk",
         ["jobs"] => "/jobs",
         ["jobs", _, "pause"] => "/jobs/{job_id}/pause",
         ["jobs", _, "resume"] => "/jobs/{job_id}/resume",
@@ -152,11 +149,6 @@ async fn route(operator: &Operator, event: &ApiGatewayV2httpRequest) -> Result<A
             let why: Why = parse(event)?;
             traces::set("task.id", (*id).to_owned());
             Ok(json_answer(200, &Box::pin(operator.erase(id, &why, caller(event))).await?, &[]))
-        }
-        ("POST", ["bulk"]) => {
-            let report = Box::pin(operator.bulk(&parse(event)?, caller(event))).await?;
-            traces::set("orders", report.results.len() as i64);
-            Ok(json_answer(200, &report, &[]))
         }
         ("GET", ["jobs"]) => {
             let query = query::read(event, &["cursor"])?;
@@ -239,7 +231,6 @@ async fn route(operator: &Operator, event: &ApiGatewayV2httpRequest) -> Result<A
             _,
             ["orders", _, "actions", _]
             | ["orders", _, "erasure"]
-            | ["bulk"]
             | ["jobs", _, "pause" | "resume" | "abort"]
             | ["agents", _, "pause" | "resume"]
             | ["queues", _, "redrive"],

@@ -8,7 +8,6 @@ pub mod again;
 pub mod agents;
 #[cfg(feature = "deployment")]
 mod aws;
-pub mod bulk;
 pub mod charts;
 pub mod console;
 pub mod deployment;

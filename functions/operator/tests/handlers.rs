@@ -4,6 +4,7 @@
 //! is one that the system really reaches. The clock is a number.
 
 use crate::common::{START, WORKFLOW, World, ids, sorted};
+use crate::jobs;
 use serde_json::{Value, json};
 use shared::message::Outcome;
 use shared::order::Id;
@@ -271,11 +272,6 @@ async fn an_unreadable_record_hides_no_other() {
     let overview = world.get("/overview").await;
     assert_eq!(ids(&overview["unreadable"]), unreadable, "{overview}");
     assert_eq!((&overview["waiting"]["count"], &overview["paused"]["count"]), (&json!(2), &json!(1)), "{overview}");
-    let bulk = json!({"action": "resubmit", "filter": {"state": "Error"}, "by": "ann", "reason": "r", "abort_after_failures": 1});
-    let (status, report) = world.post("/bulk", bulk).await;
-    assert_eq!((status, &report["good"], &report["failed"]), (200, &json!(2), &json!(0)), "{report}");
-    assert_eq!(ids(&report["unreadable"]), sorted([&b]), "{report}");
-
     for (answer, what) in [
         (world.call("GET", &format!("/details/{b}"), Value::Null, None).await, "details"),
         (world.act(&b, "resubmit", json!({})).await, "an act"),
@@ -303,74 +299,14 @@ async fn a_record_that_was_set_aside_is_named_behind_any_number_of_orders() {
     assert!(overview["unreadable"][0]["why"].as_str().unwrap().contains("damaged"), "{overview}");
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_bulk_act_says_what_it_would_do_and_then_does_it_for_each() {
+// B9: the texts of a filter have bounds.
+#[tokio::test]
+async fn a_filter_of_empty_or_long_texts_is_refused() {
     let world = World::new().await;
-    for n in 0..12 {
-        world.in_error(&format!("e{n}"), if n < 8 { "acme" } else { "other" }).await;
-    }
-    let bulk = |dry_run: bool| {
-        json!({"action": "resubmit", "filter": {"state": "Error", "tenant": "acme", "agent": "x"}, "by": "ann",
-            "reason": "fixed", "dry_run": dry_run, "rate_per_s": 5})
-    };
-    let (status, body) = world.post("/bulk", bulk(true)).await;
-    assert_eq!((status, &body["good"], &body["failed"]), (200, &json!(8), &json!(0)), "{body}");
-    assert!(body["results"].as_array().unwrap().iter().all(|r| r["outcome"] == "would_apply"), "{body}");
-    assert_eq!(world.get("/orders?state=Error&limit=100").await["orders"].as_array().unwrap().len(), 12);
-    let begin = tokio::time::Instant::now();
-    let (_, body) = world.post("/bulk", bulk(false)).await;
-    assert_eq!((&body["good"], &body["aborted"], &body["next"]), (&json!(8), &json!(false), &Value::Null), "{body}");
-    assert!(body["results"].as_array().unwrap().iter().all(|r| r["outcome"] == "applied"), "{body}");
-    assert!(begin.elapsed().as_millis() >= 1400, "seven waits of 200 ms: {:?}", begin.elapsed());
-    let (_, body) = world.post("/bulk", bulk(false)).await;
-    assert_eq!(body["results"], json!([]));
-    assert_eq!(world.get("/orders?state=Error").await["orders"].as_array().unwrap().len(), 4, "the other tenant's");
-}
-
-// B9: bulk acts have bounds, a cursor to continue with, and an end after too many failures.
-#[tokio::test(start_paused = true)]
-async fn a_bulk_act_stops_at_its_limit_and_at_its_failures() {
-    let world = World::new().await;
-    for n in 0..9 {
-        world.in_error(&format!("e{n}"), "acme").await;
-        world.later(1000);
-    }
-    let limited = json!({"action": "skip", "filter": {"state": "Error", "step": "a"}, "by": "ann", "reason": "r", "limit": 4,
-        "rate_per_s": 100});
-    let (_, first) = world.post("/bulk", limited.clone()).await;
-    assert_eq!(first["results"].as_array().unwrap().len(), 4);
-    let mut rest = limited;
-    rest["cursor"] = first["next"].clone();
-    rest["limit"] = json!(100);
-    let (_, second) = world.post("/bulk", rest).await;
-    assert_eq!((second["results"].as_array().unwrap().len(), &second["next"]), (5, &Value::Null), "{second}");
-
-    let useless = json!({"action": "resubmit", "filter": {"state": "pending"}, "by": "ann", "reason": "r",
-        "abort_after_failures": 3});
-    let (_, body) = world.post("/bulk", useless).await;
-    assert_eq!((&body["failed"], &body["aborted"]), (&json!(3), &json!(true)), "{body}");
-    assert_eq!(body["results"][0]["why"], json!("the order is not in Error, so there is nothing to resubmit"));
-    for (field, wrong) in [
-        ("cursor", json!({"action": "cancel", "filter": {"state": "Error"}, "by": "a", "reason": "r", "cursor": "x"})),
-        ("cursor", json!({"action": "cancel", "filter": {"workflow": "w"}, "by": "a", "reason": "r", "cursor": "x"})),
-        ("filter", json!({"action": "cancel", "filter": {}, "by": "a", "reason": "r"})),
-        ("action", json!({"action": "burn", "filter": {"state": "Error"}, "by": "a", "reason": "r"})),
-        (
-            "limit",
-            json!({"action": "cancel", "filter": {"state": "Error"}, "by": "a", "reason": "r", "limit": 100_000}),
-        ),
-        (
-            "rate_per_s",
-            json!({"action": "cancel", "filter": {"state": "Error"}, "by": "a", "reason": "r", "rate_per_s": 0}),
-        ),
-    ] {
-        let (status, body) = world.post("/bulk", wrong).await;
-        assert_eq!((status, &body["field"]), (400, &json!(field)), "{body}");
-    }
     // A variable that is not set must not select every order.
     for field in ["workflow", "tenant", "parent", "label", "reference", "agent", "step"] {
         let wrong = json!({"action": "cancel", "filter": {field: ""}, "by": "a", "reason": "r"});
-        let (status, body) = world.post("/bulk", wrong).await;
+        let (status, body) = jobs::request(&world, "POST", "/jobs", "k", wrong).await;
         assert_eq!((status, &body["field"]), (400, &json!(field)), "{body}");
     }
     let listed = async |query: String| world.call("GET", &format!("/orders?{query}"), Value::Null, None).await.0;

@@ -2,6 +2,7 @@
 //! the due index, whose waits the engine's own events begin.
 
 use crate::common::{START, World, ids};
+use crate::jobs;
 use aws_sdk_dynamodb::types::AttributeValue;
 use serde_json::{Value, json};
 use shared::message::Outcome;
@@ -120,15 +121,18 @@ async fn a_bulk_act_on_waits_names_the_step() {
         waits(&world, &trial, &format!("w{n}")).await;
         world.later(1000);
     }
-    let bulk = |step: Value| {
+    let job = async |step: Value| {
         let filter = json!({"state": "Waiting", "workflow": "trial", "step": step});
-        json!({"action": "skip", "filter": filter, "by": "ann", "reason": "the offer ended", "limit": 4, "rate_per_s": 100})
+        let more = json!({"action": "skip", "filter": filter, "limit": 4, "rate_per_s": 100});
+        let id = jobs::start(&world, &step.to_string(), more).await;
+        jobs::work(&world).await;
+        let results = world.get(&format!("/jobs/{id}/results")).await["results"].take();
+        (jobs::job(&world, &id).await["counts"].take(), results)
     };
-    let (status, report) = world.post("/bulk", bulk(Value::Null)).await;
-    assert_eq!((status, &report["good"], &report["failed"]), (200, &json!(0), &json!(4)), "{report}");
-    assert!(report["results"][0]["why"].as_str().unwrap().contains("name the step"), "{report}");
-    let (_, report) = world.post("/bulk", bulk(json!("month"))).await;
-    assert_eq!((&report["good"], &report["failed"]), (&json!(4), &json!(0)), "{report}");
+    let (counts, results) = job(Value::Null).await;
+    assert_eq!(counts, json!({"good": 0, "failed": 4, "left_alone": 0}), "{results}");
+    assert!(results[0]["why"].as_str().unwrap().contains("name the step"), "{results}");
+    assert_eq!(job(json!("month")).await.0, json!({"good": 4, "failed": 0, "left_alone": 0}));
     assert_eq!(list(&world, "state=Waiting").await.len(), 2);
 }
 

@@ -93,8 +93,7 @@ impl DynamoStore {
     }
 
     /// The cursor of a page that begins after `task`, which was on a page of this filter.
-    #[must_use]
-    pub fn cursor_after(&self, filter: &Filter, task: &Task) -> String {
+    fn cursor_after(&self, filter: &Filter, task: &Task) -> String {
         match attention_of(filter) {
             _ if filter.is_of_waits() => Waiting::of(task).cursor(),
             None => item::order_key(&task.id, task.created_at, self.order_buckets).1,

@@ -224,30 +224,6 @@ async fn an_order_is_one_trace_and_holds_nothing_of_it() {
     }
 }
 
-// Telemetry: an act on many orders counts them, and is linked to each.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_bulk_act_is_linked_to_its_orders() {
-    let dir = tempfile::tempdir().unwrap();
-    let collector = Collector::start().await;
-    let mut shop = start(dir.path(), &collector.url, &collector.url);
-    shop.fault(json!({"payment": {"permanent": 1.0}})).await;
-    for n in [1, 2] {
-        let id = shop.submit("stop", n).await;
-        assert_eq!(shop.ended(&id).await["state"], "Error");
-    }
-    let act = json!({"action": "mark-done", "by": "private-person", "reason": "private-reason", "output": {},
-                     "filter": {"workflow": "stop", "state": "Error"}});
-    let report = shop.post("/bulk", "any", &format!("00-{}-{ABOVE}-01", trace(5)), &act).await;
-    assert_eq!(report["good"], 2, "{report}");
-    shop.stop().await;
-    let all = collector.spans();
-    let act = all.iter().find(|span| span.trace == trace(5)).expect("the act");
-    assert_eq!((act.name.as_str(), act.get("act"), act.get("orders")), ("POST /bulk", "mark-done", "2"));
-    assert_eq!(act.get("task.id"), "", "it is about no order alone");
-    let traces: BTreeSet<_> = act.links.iter().map(|(trace, _)| trace.clone()).collect();
-    assert_eq!(traces, BTreeSet::from([trace(1), trace(2)]));
-}
-
 // Telemetry: the reply of an external agent that leaves out the trace is linked to the order.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reply_without_its_trace_is_linked_to_the_order() {
