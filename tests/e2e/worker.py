@@ -9,7 +9,7 @@ from world import check, until
 from yours import PUBLIC, post
 
 AGENT, STACK = "worker", "worker-agent"
-HEARTBEAT_S, SWEEP_S = 3, 2
+HEARTBEAT_S, SWEEP_S = 5, 2
 TOML = f"""
 name = "film"
 [[step]]

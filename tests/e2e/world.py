@@ -168,9 +168,9 @@ class System:
         return self.attribute(queue, "", "NotVisible")
 
     def take(self, queue):
-        """All messages of a queue, taken off it."""
+        """All messages of a queue, taken off it. Without the queue's own wait: a worker has to begin before its heartbeat is late."""
         taken = []
-        while messages := self.sqs.receive_message(QueueUrl=self.queues[queue], MaxNumberOfMessages=10).get("Messages"):
+        while messages := self.sqs.receive_message(QueueUrl=self.queues[queue], MaxNumberOfMessages=10, WaitTimeSeconds=0).get("Messages"):
             for message in messages:
                 self.sqs.delete_message(QueueUrl=self.queues[queue], ReceiptHandle=message["ReceiptHandle"])
                 taken.append(json.loads(message["Body"]))
