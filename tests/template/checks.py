@@ -501,12 +501,22 @@ def a_version_is_reached_by_its_alias_alone(stack):
         yield f"aliases of {sorted(aliases)}"
 
 
+def outlasting(steps, function, p):
+    """Steps that may take longer than a function with these properties runs. A heartbeat gives its step up to 30 days, and its function
+    nothing: Lambda ends it all the same, and the attempt is lost."""
+    timeout, most = int(p["Timeout"]), 5400 if "CapacityProviderConfig" in p else 900
+    if timeout > most:
+        yield f"{function}: {timeout} s, and Lambda gives it {most} s at most"
+    for step in steps:
+        if "timeout" in step and source.seconds(step["timeout"]) > timeout:
+            beats = f" with a heartbeat each {step['heartbeat']}" if "heartbeat" in step else ""
+            yield f"{function}: {timeout} s, and `{step.get('name', 'an undo')}` may take {step['timeout']}{beats}"
+
+
 @check
 def an_agent_may_run_as_long_as_a_step(stack):
-    longest = max(source.seconds(s["timeout"]) for s in source.workflow_steps() if "timeout" in s)
     for function in set(AGENT_FUNCTIONS) & set(functions(stack)):
-        if int(stack.properties(function)["Timeout"]) < longest:
-            yield f"{function}: {stack.properties(function)['Timeout']} s, and a step in workflows/ may take {longest} s"
+        yield from outlasting(source.workflow_steps(), function, stack.properties(function))
 
 
 @check

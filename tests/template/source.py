@@ -120,13 +120,13 @@ FUNCTIONS = sorted(p.parent.parent.name for p in (ROOT / "functions").glob("*/sr
 
 
 def seconds(text):
-    number, unit = re.fullmatch(r"(\d+)(ms|s|m|h)", text).groups()
-    return int(number) * {"ms": 0.001, "s": 1, "m": 60, "h": 3600}[unit]
+    number, unit = re.fullmatch(r"(\d+)(ms|s|m|h|d)", text).groups()
+    return int(number) * {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}[unit]
 
 
-def workflow_steps():
+def workflow_steps(folder="workflows"):
     """Every step, and every undo as a step."""
-    for path in sorted((ROOT / "workflows").glob("*.toml")):
+    for path in sorted((ROOT / folder).glob("*.toml")):
         for step in tomllib.loads(path.read_text())["step"]:
             yield step
             if "undo" in step:

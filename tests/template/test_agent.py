@@ -6,7 +6,7 @@ from fnmatch import fnmatchcase
 
 import pytest
 import source
-from checks import LAYERS
+from checks import LAYERS, outlasting, visibility_is_six_times_the_timeout
 from template import ROOT, Stack, read, target
 from test_lint import BIN, run
 
@@ -54,6 +54,15 @@ def test_its_queues_are_those_of_the_code(stack):
         assert p["MessageRetentionPeriod"] == source.RETENTION_S and p["ReceiveMessageWaitTimeSeconds"] == 20
         assert p.get("KmsMasterKeyId") == (stack.parameters["KmsKeyArn"] or None)
         assert p["Tags"] == [{"Key": "stepwarden", "Value": "shop"}]
+
+
+@pytest.mark.parametrize("seconds", read(FILE.read_text())["Parameters"]["TimeoutSeconds"]["AllowedValues"])
+def test_its_queues_hide_a_request_for_six_times_the_timeout(seconds):
+    """90 minutes are there for functions on Managed Instances: nine hours, of the twelve for which SQS hides a message."""
+    for batch in read(FILE.read_text())["Parameters"]["BatchSeconds"]["AllowedValues"]:
+        stack = stack_of(**FUNCTION, PriorityClasses="true", TimeoutSeconds=seconds, BatchSeconds=batch)
+        hidden = {stack.properties(f"Wrap{queue}")["VisibilityTimeout"] for queue in ("Queue", "HighQueue", "LowQueue")}
+        assert hidden == {6 * int(seconds) + int(batch)} and max(hidden) <= 12 * 3600
 
 
 def test_nobody_may_more_than_he_needs(stack):
@@ -121,3 +130,23 @@ def test_a_folder_brings_its_workflows_and_the_system_may_read_them(folder):
     assert stack.resources[activation]["DeletionPolicy"] == "RetainExceptOnCreate"
     # Orders may come as soon as a workflow is active, so its agent is there first.
     assert stack.resources[activation].get("DependsOn", []) == (["StockAgent"] if "StockAgent" in stack.transformed["Resources"] else [])
+
+
+LONG = {"name": "render", "agent": "stock", "timeout": "12h", "heartbeat": "1m"}
+
+
+@pytest.mark.parametrize("folder", ["new", "new-rust"])
+def test_a_function_of_a_folder_runs_as_long_as_its_steps_and_its_queue_knows(folder):
+    stack = folder_of(folder)
+    assert not [*visibility_is_six_times_the_timeout(stack)]
+    steps = [step for step in source.workflow_steps("examples/new/workflows") if step.get("agent") == "stock"]
+    assert steps and not [*outlasting(steps, "Stock", stack.properties("Stock"))]
+    # Each can fail: a queue that knows another timeout, long work in Lambda, a function for which it has no time.
+    function = stack.resources["Stock"]["Properties"]
+    function["Timeout"] = 900
+    assert [*visibility_is_six_times_the_timeout(stack)]
+    assert len([*outlasting([*steps, LONG], "Stock", function)]) == 1
+    function["Timeout"] = 5400
+    assert len([*outlasting(steps, "Stock", function)]) == 1
+    assert not [*outlasting(steps, "Stock", {**function, "CapacityProviderConfig": {}})]
+    assert len([*outlasting([LONG], "Stock", {**function, "CapacityProviderConfig": {}})]) == 1
