@@ -16,7 +16,7 @@ use crate::time::{SignedDuration, Timestamp, plus};
 use crate::workflow::beat::MAX_NOTE;
 use crate::workflow::pages::{MAX_CURSOR, MAX_TAIL};
 use crate::workflow::wait::MAX_WAIT;
-use crate::workflow::{Step as Spec, Workflow};
+use crate::workflow::{Step as Spec, Work, Workflow};
 use serde_json::Value;
 
 /// Why a text is refused as a record. `Display` is a sentence for the operator.
@@ -45,7 +45,7 @@ pub fn mend(
     let mut change = Change::begin(task, turn);
     // A text cannot say whether the id is also kept elsewhere: a record that stays keeps its key in any case.
     change.task.expires = false;
-    change.task.forward_by = forward_by(task, turn.workflow);
+    change.task.forward_by = forward_by(task, turn);
     forget_older_attempts(&mut change.task, task.version);
     // The previous version would refuse an entry of a new kind, and the order would be stuck again after a rollback.
     change.note_act(Kind::Resumed, None, by, &note(reason));
@@ -70,10 +70,13 @@ pub fn mend(
 }
 
 /// Until when a forward request may start; an undo must not begin before. The text may have lost this time or be older,
-/// so it is the latest possible: the last save handed out no later one.
-fn forward_by(task: &Task, workflow: &Workflow) -> Option<Timestamp> {
+/// so it is the latest possible. No attempt is longer than its timeout, from its claim on, and no save, by whatever clock, gave
+/// one more than its window. The second matters to heartbeats, which leave `updated_at`, and whose timeout may be days.
+fn forward_by(task: &Task, turn: &Turn<'_>) -> Option<Timestamp> {
     let is_tried = task.steps.iter().any(|step| step.attempt > 0);
-    is_tried.then(|| plus(task.updated_at, longest_attempt(workflow)))
+    let by_claim = plus(task.updated_at, longest_attempt(turn.workflow, |work| work.timeout));
+    let by_save = plus(turn.now, turn.skew + longest_attempt(turn.workflow, |work| work.window()));
+    is_tried.then(|| by_claim.min(by_save))
 }
 
 /// Whether a step that waits does so for an event; `None` if it does not wait.
@@ -82,15 +85,15 @@ fn waits_for_event(step: &Spec) -> Option<bool> {
     wait.or(step.accept.as_ref().map(|_| true)).or(step.child.as_ref().map(|_| false))
 }
 
-/// The longest time that a save can give an attempt, in either direction.
-fn longest_attempt(workflow: &Workflow) -> SignedDuration {
+/// The longest `time` of an attempt, in either direction, or the longest that a policy adds to one.
+fn longest_attempt(workflow: &Workflow, time: fn(Work<'_>) -> SignedDuration) -> SignedDuration {
     let works = |step: &&Spec| step.wait.is_none();
-    let window = |step: &Spec, of| step.work(of).map_or(SignedDuration::ZERO, |work| work.window());
+    let of = |step: &Spec, direction| step.work(direction).map_or(SignedDuration::ZERO, time);
     let forward = workflow.steps.iter().filter(works).map(|step| {
         let extend = step.late.map_or(SignedDuration::ZERO, |late| late.extend);
-        window(step, Direction::Do).max(extend)
+        of(step, Direction::Do).max(extend)
     });
-    let undo = workflow.steps.iter().map(|step| window(step, Direction::Undo));
+    let undo = workflow.steps.iter().map(|step| of(step, Direction::Undo));
     forward.chain(undo).max().unwrap_or_default()
 }
 
@@ -218,7 +221,8 @@ pub fn check(task: &Task, tenant: &str, workflow: &Workflow) -> Result<(), Unfit
     for (index, (step, spec)) in task.steps.iter().zip(&workflow.steps).enumerate() {
         // A look is claimed ahead of its time.
         let ahead = spec.poll.as_ref().filter(|_| spec.looks_safely()).map_or(SignedDuration::ZERO, |_| MAX_DELAY);
-        let wrong = unfit(step, task, spec, plus(task.updated_at, longest_attempt(workflow) + ahead));
+        let wrong =
+            unfit(step, task, spec, plus(task.updated_at, longest_attempt(workflow, |work| work.timeout) + ahead));
         let wrong = wrong.or_else(|| unfit_wait(step, task, task.way(index, workflow)));
         if let Some((at, why)) = wrong {
             return Err(Unfit { at: format!("st[{index}].{at}"), why });

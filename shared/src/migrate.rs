@@ -15,7 +15,7 @@ use crate::mend::{self, Unfit};
 use crate::names::of_step;
 use crate::step::{Direction, State};
 use crate::task::{Phase, Task, Way};
-use crate::time::{Timestamp, plus};
+use crate::time::{SignedDuration, Timestamp, plus};
 use crate::workflow::wait::Wait;
 use crate::workflow::{Hash, Step as Spec, Work, Workflow};
 use jiff::fmt::serde::timestamp::millisecond;
@@ -43,9 +43,10 @@ pub struct Migration {
 impl Migration {
     /// The wish that `task` of `workflow` continues under `to`.
     #[must_use]
-    pub fn of(task: &Task, workflow: &Workflow, to: Hash, resubmits: bool) -> Self {
-        let longest =
-            workflow.steps.iter().filter_map(|spec| spec.work(Direction::Undo)).map(|work| work.window()).max();
+    pub fn of(task: &Task, workflow: &Workflow, skew: SignedDuration, to: Hash, resubmits: bool) -> Self {
+        // A heartbeat leaves `updated_at`, and the clock that gave it its time may be ahead.
+        let most = |work: Work<'_>| work.window() + work.heartbeat.map_or(SignedDuration::ZERO, |_| skew);
+        let longest = workflow.steps.iter().filter_map(|spec| spec.work(Direction::Undo)).map(most).max();
         // The record does not keep the CompleteBy of an undo that was answered, and a request can come again until then.
         let last = plus(task.updated_at, longest.unwrap_or_default());
         let from = task.is_undo_begun().then(|| task.complete_by().map_or(last, |by| by.max(last)));

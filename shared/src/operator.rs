@@ -437,7 +437,7 @@ fn migrate<'a>(task: &Task, act: &Act, to: &Hash, resubmits: bool, turn: &'a Tur
         return resubmit(&Task { migration: None, ..task.clone() }, act, None, None, turn);
     }
     let what = |migration: &Migration| (migration.to.clone(), migration.resubmits);
-    let wanted = (!is_there).then(|| Migration::of(task, turn.workflow, to.clone(), resubmits));
+    let wanted = (!is_there).then(|| Migration::of(task, turn.workflow, turn.skew, to.clone(), resubmits));
     if task.migration.as_ref().map(what) == wanted.as_ref().map(what) {
         return Ok(None);
     }

@@ -206,11 +206,8 @@ fn on_beat(task: &Task, step: &str, attempt: u32, progress: &Progress, turn: &Tu
     }
     let mut change = Change::keep_books(task, turn);
     change.beat(index, direction, every, progress);
-    // What could be claimed now waits for its Wake, or for a sweep, which takes any task that has just changed for one
-    // whose Wake is on its way. Without this Wake frequent heartbeats would keep it waiting.
-    if change::next_claim(task, turn).is_some_and(|from| from <= turn.now) {
-        change.wake_if_waiting();
-    }
+    // Lists, notices that are owed and Wakes that may be lost are as old as before: frequent heartbeats make none of them young.
+    change.task.updated_at = task.updated_at;
     change.save()
 }
 

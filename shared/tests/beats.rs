@@ -8,6 +8,7 @@ use serde_json::json;
 use shared::decision::{Act, Event, Kept, Progress, What};
 use shared::message::{Outcome, Reply};
 use shared::step::State;
+use shared::task::Phase;
 use shared::workflow::beat::{address, scope};
 
 const STEPS: &str = r#"
@@ -107,8 +108,8 @@ fn an_agent_that_keeps_to_the_time_keeps_its_attempt() {
     }
 }
 
-// A heartbeat changes the order, so a sweep takes it for one whose Wake is on its way: a step beside the long one would
-// never get its turn.
+// A sweep takes an order that has just changed for one whose Wake is on its way, and a heartbeat is no such change: a step beside the long
+// one gets its turn although its Wake was lost.
 #[test]
 fn heartbeats_keep_no_other_step_waiting() {
     let steps = STEPS.replace("after = [\"a\"]", "after = []; retry = { max = 3, backoff = [\"30m\"] }");
@@ -117,11 +118,66 @@ fn heartbeats_keep_no_other_step_waiting() {
     bench.wake(0);
     let gone = bench.answer("b", unavailable(None));
     bench.on(&gone);
-    for now in (0..1_800_000).step_by(8_000) {
+    let (changed, looked) = (bench.task.updated_at, at(1_860_000));
+    for now in (0..=1_856_000).step_by(8_000) {
         bench.at(now).on(&beat(1));
-        assert!(bench.effects.is_empty(), "nothing can be claimed yet");
+        assert!(bench.effects.is_empty(), "a heartbeat starts nothing");
+        assert!(bench.task.due.is_some_and(|due| due <= looked), "{:?} at {now} ms", bench.task.due);
     }
-    bench.at(1_801_000).on(&beat(1)).is("Processing a=Processing#1 b=Pending+-1000#1f1", "wake");
+    assert_eq!(bench.task.updated_at, changed);
+    bench.at(1_860_000).supervise().is("Processing a=Processing#1 b=Pending+-60000#1f1", "wake");
+}
+
+// Lists and `overview` say since when an order waits for a person: an attempt beside the failed step does not make it a new one. Neither is
+// an alert that is owed ever sent later because of it.
+#[test]
+fn heartbeats_make_no_order_young() {
+    let mut bench = bench(&STEPS.replace("after = [\"a\"]", "after = []; on_failure = \"error\""), json!({}));
+    bench.task.secret = Some("s".into());
+    bench.wake(0).at(1_000).failed("b");
+    assert_eq!((bench.task.phase, bench.task.updated_at, bench.task.alert.is_some()), (Phase::Error, at(1_000), true));
+    let due = bench.task.due;
+    for now in (2_000..60_000).step_by(6_000) {
+        bench.at(now).on(&beat(1));
+        assert_eq!((bench.task.updated_at, bench.task.due), (at(1_000), due));
+    }
+    assert_eq!(by(&bench), 60_000);
+}
+
+// What a person writes in place of a record that cannot be read may have lost until when the agent may act. A heartbeat leaves
+// `updated_at`, and its attempt may have days; but nobody gave it more than two heartbeats, by any clock.
+#[test]
+fn an_undo_waits_for_heartbeats_that_a_text_has_forgotten() {
+    for (mended, until) in [(30_000, 51_000), (45_000, 60_000)] {
+        let mut bench = with_secret();
+        bench.wake(0);
+        for now in (9_000..=mended).step_by(9_000) {
+            bench.at(now).on(&beat(1));
+        }
+        assert!(forward_by(&bench) <= until && bench.task.updated_at == at(0));
+        bench.at(mended);
+        let mut text = bench.task.clone();
+        text.forward_by = None;
+        let (task, _) = shared::mend::mend(&text, "acme", "ann", "r", &bench.turn("operator")).unwrap();
+        assert_eq!(task.forward_by, Some(at(until)));
+    }
+}
+
+// An undo that was answered may have been given more time after the last change that counts, by a clock that is ahead.
+#[test]
+fn a_migration_waits_for_an_undo_with_heartbeats() {
+    use shared::migrate::Migration;
+    let mut bench = with_secret();
+    bench.wake(0);
+    bench.on(&act(What::Cancel)).at(21_000).supervise();
+    let seen = bench.task.version;
+    bench.wake(seen).at(26_000).on(&beat(2));
+    let of = |bench: &Bench| {
+        Migration::of(&bench.task, &bench.workflow, secs(1), shared::workflow::Hash("h".repeat(64)), false).from
+    };
+    assert_eq!((by(&bench), of(&bench)), (36_000, Some(at(36_000))));
+    bench.task.steps[0].state = State::Undone;
+    assert_eq!(of(&bench), Some(at(21_000 + 10_000 + 1_000)));
 }
 
 // Another agent would do the long work beside the first.

@@ -3,7 +3,7 @@
 
 use crate::support::*;
 use serde_json::{Value, json};
-use shared::decision::{Kept, Turn};
+use shared::decision::Kept;
 use shared::mend::{Unfit, check, is_mended, mend};
 use shared::step::State;
 use shared::task::{Arrival, Phase, Task};
@@ -12,19 +12,8 @@ use shared::time::{Timestamp, plus};
 /// The task on the bench after a person's change to its text: as it is saved, and what is sent.
 fn mended(bench: &mut Bench, change: impl FnOnce(&mut Task)) -> Result<(), Unfit> {
     change(&mut bench.task);
-    let turn = Turn {
-        workflow: &bench.workflow,
-        input: &bench.input,
-        now: at(bench.now),
-        instance: "operator",
-        skew: SKEW,
-        agents: &bench.agents,
-        pools: &bench.pools,
-        outputs: &bench.outputs,
-        public_url: "https://orders.example",
-    };
     let version = bench.task.version;
-    let (task, effects) = mend(&bench.task, "acme", "ann", "a bad disk", &turn)?;
+    let (task, effects) = mend(&bench.task, "acme", "ann", "a bad disk", &bench.turn("operator"))?;
     assert_eq!(task.version, version + 1, "a save is exactly one version");
     assert!(is_mended(&task, "ann", "a bad disk") && !is_mended(&task, "bob", "a bad disk"));
     assert!(!is_mended(&task, "ann", "another reason"));

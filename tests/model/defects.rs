@@ -233,6 +233,8 @@ pub enum Defect {
     LookIsAChange,
     /// A reminder is a change to who looked before.
     ReminderIsAChange,
+    /// A heartbeat makes its order young, so a sweep takes its Wakes for sent a moment ago.
+    BeatMakesItYoung,
     /// A heartbeat counts as a claim.
     BeatIsAClaim,
     /// A worker that stays silent is not missed.
@@ -240,7 +242,7 @@ pub enum Defect {
 }
 
 impl Defect {
-    pub const ALL: [Self; 120] = [
+    pub const ALL: [Self; 121] = [
         Self::PassedWakeDoesNothing,
         Self::ClaimNeedsUnlockedTask,
         Self::ExpireMakesPending,
@@ -359,6 +361,7 @@ impl Defect {
         Self::BeatIsAChange,
         Self::LookIsAChange,
         Self::ReminderIsAChange,
+        Self::BeatMakesItYoung,
         Self::BeatIsAClaim,
         Self::SilentWorkerIsNotMissed,
     ];
@@ -609,6 +612,7 @@ pub fn schedule(defect: Option<Defect>, task: &Task, event: &Event, turn: &Turn<
             task.steps[0].heart = seen.steps[0].heart.clone();
         }
         (Decision::Save { task, .. }, Defect::BeatIsAChange, Event::Beat { .. }) => task.books = None,
+        (Decision::Save { task, .. }, Defect::BeatMakesItYoung, Event::Beat { .. }) => task.updated_at = turn.now,
         (Decision::Save { task, .. }, Defect::LookIsAChange, Event::Reply(_)) => task.books = None,
         (Decision::Save { task, .. }, Defect::ReminderIsAChange, Event::Wake { .. }) => task.books = None,
         (Decision::Save { task, .. }, Defect::BeatIsAClaim, Event::Beat { .. }) => {

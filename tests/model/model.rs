@@ -138,7 +138,7 @@ fn quick() -> Vec<(&'static str, Bounds, usize)> {
         ("accepted work, error and resubmit", ACCEPT_IN_ERROR, 61_947),
         ("heartbeats and a crash", Bounds { cancels: 1, ..BEAT }, 90_130),
         ("heartbeats and a failure", Bounds { unavailable: 1, crashes: 0, max: 2, ..BEAT }, 125_509),
-        ("heartbeats and a pause", Bounds { pauses: 1, crashes: 0, ..BEAT }, 62_380),
+        ("heartbeats and a pause", Bounds { pauses: 1, crashes: 0, ..BEAT }, 63_016),
         ("an event and a crash", EVENT, 40_624),
         ("two events and a cancel", TWO_EVENTS, 85_779),
         ("an event and a pause", Bounds { pauses: 1, crashes: 0, ..EVENT }, 142_698),
@@ -498,6 +498,7 @@ fn bounds_for(defect: Defect) -> Bounds {
         | Defect::BeatHoldsUpTheUndo
         | Defect::BeatNeverEnds
         | Defect::BeatIsAChange
+        | Defect::BeatMakesItYoung
         | Defect::BeatIsAClaim
         | Defect::SilentWorkerIsNotMissed => Bounds { cancels: 1, crashes: 0, ..BEAT },
         Defect::LookHoldsUpTheUndo

@@ -986,8 +986,11 @@ impl World {
                     next.broken =
                         Some("only an attempt that holds its step is kept alive, and none that an undo waits for");
                 }
-                if effects.iter().any(|effect| !matches!(effect, Effect::Wake(..))) {
+                if !effects.is_empty() {
                     next.broken = Some("a heartbeat starts nothing");
+                }
+                if task.updated_at != was.updated_at {
+                    next.broken = Some("a heartbeat makes no order young");
                 }
                 if !task.is_as_seen(was.version) {
                     next.broken = Some("a heartbeat is no change to who looked before");

@@ -138,8 +138,9 @@ impl Operator {
         }
         if wish.dry_run {
             let old = self.engine.workflow(&task.workflow_hash).await.map_err(|e| unavailable(&e))?;
-            let wanted = Task { migration: Some(Migration::of(&task, &old, to.clone(), false)), ..task.clone() };
-            let from = wanted.migrates_at(self.engine.skew());
+            let skew = self.engine.skew();
+            let wanted = Task { migration: Some(Migration::of(&task, &old, skew, to.clone(), false)), ..task.clone() };
+            let from = wanted.migrates_at(skew);
             let waits = task.workflow_hash != to && from.is_none_or(|from| from > self.engine.now());
             let from = from.filter(|_| waits);
             return Ok(report(&task, &to, if waits { "would_wait" } else { "would_apply" }, from, plan));

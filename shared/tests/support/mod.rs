@@ -199,19 +199,23 @@ impl Bench {
         }
     }
 
-    pub fn decide(&self, event: &Event) -> Decision {
-        let turn = Turn {
+    /// What `instance` knows now.
+    pub fn turn<'a>(&'a self, instance: &'a str) -> Turn<'a> {
+        Turn {
             workflow: &self.workflow,
             input: &self.input,
             now: at(self.now),
-            instance: self.instance,
+            instance,
             skew: SKEW,
             agents: &self.agents,
             pools: &self.pools,
             outputs: &self.outputs,
             public_url: self.public_url,
-        };
-        schedule(&self.task, event, &turn)
+        }
+    }
+
+    pub fn decide(&self, event: &Event) -> Decision {
+        schedule(&self.task, event, &self.turn(self.instance))
     }
 
     /// Decides, saves, and keeps the effects.
@@ -268,19 +272,8 @@ impl Bench {
     }
 
     pub fn supervise_as(&mut self, token: u64) -> &mut Self {
-        let turn = Turn {
-            workflow: &self.workflow,
-            input: &self.input,
-            now: at(self.now),
-            instance: "v1",
-            skew: SKEW,
-            agents: &self.agents,
-            pools: &self.pools,
-            outputs: &self.outputs,
-            public_url: self.public_url,
-        };
         self.expired = 0;
-        match supervise(&self.task, token, &turn) {
+        match supervise(&self.task, token, &self.turn("v1")) {
             Verdict::Recover { task, effects, expired } => {
                 assert_eq!(task.version, self.task.version + 1, "a save is exactly one version");
                 self.task = *task;
