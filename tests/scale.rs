@@ -5,15 +5,17 @@
 //!
 //!     ORDERS=10000000 cargo test --release -p stepwarden-tests --test whole scale:: -- --nocapture
 
+mod at_once;
+
 use crate::support::page::{Prices, hold};
 use leader::{Lease, LeaseStore};
 use shared::decision::{Decision, Event, Turn};
 use shared::engine::{self, Engine};
-use shared::message::Effect;
+use shared::message::{Effect, Wake};
 use shared::order::{Id, Order};
 use shared::ports::{Created, DuePage, Error, Messenger, Saved, StateStore};
 use shared::scheduler::schedule;
-use shared::task::{MAX_SHARDS, Task, moved};
+use shared::task::{LOOK_AHEAD, MAX_SHARDS, Task, moved};
 use shared::time::{SignedDuration, Timestamp, plus};
 use shared::workflow::file::{Known, parse};
 use shared::workflow::{Hash, Workflow};
@@ -59,11 +61,27 @@ timeout = "10s"
 retry = { max = 3, backoff = ["1s"] }
 "#;
 
+/// The same step after a wait.
+const WAITS: &str = r#"
+name = "two"
+[[step]]
+name = "wait"
+after = []
+wait = "1h"
+[[step]]
+name = "a"
+after = ["wait"]
+agent = "x"
+timeout = "2h"
+"#;
+
 /// What is simulated.
 #[derive(Clone, Copy)]
 struct Plan {
     open: usize,
     overdue: usize,
+    /// When the waits of all these orders end; else an attempt of each has expired.
+    ends: Option<SignedDuration>,
     shards: u16,
     memory_mb: f64,
     /// Capacity of a partition, in write units per second.
@@ -107,18 +125,26 @@ struct State {
     /// For each shard, the entries of orders at their first place, and those of moved orders.
     index: Vec<[Partition; 2]>,
     index_reads: Vec<Partition>,
-    cpu_free: Instant,
     leases: BTreeMap<String, Lease>,
+    /// The orders whose waits have ended, and when the last of them did.
+    ended: BTreeMap<usize, Task>,
+    last: Timestamp,
+    /// Due times that a sweep has put off.
+    put_off: BTreeMap<usize, Option<Timestamp>>,
+    /// Wakes on their way, in the sequence in which they arrive, if somebody takes them.
+    mail: Option<BTreeMap<(Instant, u64), Wake>>,
 }
 
 /// The generated index and tables.
 struct Synthetic {
     plan: Plan,
     workflow: Workflow,
-    /// An order whose attempt has expired: all others have the same record under their own ids.
+    /// An order whose attempt has expired, or whose wait is about to end: all others have the same record under their own ids.
     overdue: Task,
     begun: Instant,
     state: Arc<Mutex<State>>,
+    /// Until when the processor of this instance is busy.
+    busy: Mutex<Instant>,
 }
 
 fn epoch() -> Timestamp {
@@ -130,8 +156,11 @@ fn number_of(id: &Id) -> usize {
 }
 
 impl Plan {
-    /// The due time of order `k`, which rises with `k`.
+    /// The due time of order `k`, which never falls with `k`.
     fn due(&self, k: usize) -> Timestamp {
+        if let Some(ends) = self.ends {
+            return plus(epoch(), ends - LOOK_AHEAD);
+        }
         let ms = i64::try_from(k).unwrap() - i64::try_from(self.overdue).unwrap();
         plus(epoch(), if k < self.overdue { SignedDuration::from_millis(ms) } else { LATER })
     }
@@ -144,8 +173,9 @@ fn tenant_of(k: usize) -> usize {
 
 impl Synthetic {
     fn new(plan: Plan) -> Self {
-        let workflow = parse("one.toml", WORKFLOW, Known { agents: &["x"], inputs: &[] }).unwrap();
-        let submitted = plus(epoch(), -SignedDuration::from_hours(1));
+        let text = if plan.ends.is_some() { WAITS } else { WORKFLOW };
+        let workflow = parse("one.toml", text, Known { agents: &["x"], inputs: &[] }).unwrap();
+        let submitted = plus(epoch(), plan.ends.unwrap_or_default() - SignedDuration::from_hours(1));
         let new = Task::new(contract::submission(Id("ord_0".into())), &workflow, submitted);
         let turn = Turn {
             workflow: &workflow,
@@ -169,10 +199,17 @@ impl Synthetic {
             table: [Partition::default(); TABLE_PARTITIONS],
             index: vec![[Partition::default(); 2]; shards],
             index_reads: vec![Partition::default(); shards],
-            cpu_free: begun,
             leases: BTreeMap::new(),
+            ended: BTreeMap::new(),
+            last: epoch(),
+            put_off: BTreeMap::new(),
+            mail: plan.ends.map(|_| BTreeMap::new()),
         };
-        Self { plan, workflow, overdue: *task, begun, state: Arc::new(Mutex::new(state)) }
+        Self { plan, workflow, overdue: *task, begun, state: Arc::new(Mutex::new(state)), busy: Mutex::new(begun) }
+    }
+
+    fn now(&self) -> Timestamp {
+        plus(epoch(), SignedDuration::try_from(self.begun.elapsed()).unwrap())
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -186,17 +223,21 @@ impl Synthetic {
     /// Waits for a turn at the function's share of a processor.
     async fn compute(&self, whole: Duration) {
         let done = {
-            let mut state = self.state();
+            let mut busy = self.busy.lock().unwrap();
             let share = (self.plan.memory_mb / WHOLE_MB).min(1.0);
-            state.cpu_free = state.cpu_free.max(Instant::now()) + whole.div_f64(share);
-            state.cpu_free
+            *busy = (*busy).max(Instant::now()) + whole.div_f64(share);
+            *busy
         };
         sleep_until(done).await;
     }
 
     fn made_up(&self, id: &Id) -> Task {
-        let shard = u16::try_from(number_of(id) % usize::from(self.plan.shards)).unwrap();
-        Task { id: id.clone(), shard, ..self.overdue.clone() }
+        let k = number_of(id);
+        let shard = u16::try_from(k % usize::from(self.plan.shards)).unwrap();
+        let state = self.state();
+        let (shard, due) = state.put_off.get(&k).map_or((shard, self.overdue.due), |due| (moved(shard), *due));
+        let ended = state.ended.get(&k).cloned();
+        ended.unwrap_or_else(|| Task { id: id.clone(), shard, due, ..self.overdue.clone() })
     }
 
     async fn read(&self, units: f64) {
@@ -204,9 +245,9 @@ impl Synthetic {
         sleep(GET).await;
     }
 
-    /// Writes an order's record, and its entries in the index if its place there changes; retries while a partition is
-    /// at its limit. An index at its limit holds up the writes of its table.
-    async fn write(&self, k: usize, what: &str) -> Result<(), Error> {
+    /// Writes an order's record, and its entries in the index if its place there changes; else the one in the list of what waits.
+    /// Retries while a partition is at its limit. An index at its limit holds up the writes of its table.
+    async fn write(&self, k: usize, moves: bool, what: &str) -> Result<(), Error> {
         let shard = k % usize::from(self.plan.shards);
         for attempt in 1..=ATTEMPTS {
             sleep(PUT).await;
@@ -215,11 +256,11 @@ impl Synthetic {
                 let mut state = self.state();
                 let of_table = k / usize::from(self.plan.shards) % TABLE_PARTITIONS;
                 let room = |p: Partition| p.has_room(1.0, self.plan.writes, now);
-                let [first, moved] = state.index[shard];
-                if room(state.table[of_table]) && room(first) && room(moved) {
+                let entries = if moves { 2 } else { 1 };
+                if room(state.table[of_table]) && state.index[shard][..entries].iter().all(|p| room(*p)) {
                     state.table[of_table].take(1.0, self.plan.writes, now);
-                    state.index[shard].iter_mut().for_each(|p| p.take(1.0, self.plan.writes, now));
-                    state.bill.write_units += 3.0;
+                    state.index[shard][..entries].iter_mut().for_each(|p| p.take(1.0, self.plan.writes, now));
+                    state.bill.write_units += 1.0 + entries as f64;
                     return Ok(());
                 }
                 state.bill.throttled += 1;
@@ -254,11 +295,19 @@ impl StateStore for Synthetic {
 
     async fn save(&self, task: &Task, seen: u64) -> Result<Saved, Error> {
         let k = number_of(&task.id);
-        assert_eq!(seen, self.overdue.version);
-        assert_eq!(task.shard, moved(task.shard), "a moved task goes to the other part");
+        let moves = task.due != self.made_up(&task.id).due;
+        assert!(!moves || task.shard == moved(task.shard), "a moved task goes to the other part");
         self.compute(CPU / 2).await;
-        self.write(k, &task.id.0).await?;
+        self.write(k, moves, &task.id.0).await?;
+        let stored = self.made_up(&task.id);
+        if stored.version != seen {
+            return Ok(Saved::Conflict(Some(Box::new(stored))));
+        }
         let mut state = self.state();
+        if self.plan.ends.is_some() {
+            state.ended.insert(k, task.clone());
+            state.last = self.now();
+        }
         let (word, bit) = (k / 64, 1 << (k % 64));
         assert_eq!(state.recovered[word] & bit, 0, "order {k} is recovered once");
         state.recovered[word] |= bit;
@@ -266,13 +315,18 @@ impl StateStore for Synthetic {
         Ok(Saved::Applied)
     }
 
-    async fn rearm(&self, task: &Task, _: Option<Timestamp>, _: u64) -> Result<(), Error> {
-        unreachable!("{task:?} is overdue")
+    async fn rearm(&self, task: &Task, due: Option<Timestamp>, _: u64) -> Result<(), Error> {
+        assert!(self.plan.ends.is_some(), "{task:?} is overdue");
+        let k = number_of(&task.id);
+        self.write(k, true, &task.id.0).await?;
+        self.state().put_off.insert(k, due);
+        Ok(())
     }
 
     async fn due(&self, shard: u16, now: Timestamp, limit: u32, cursor: Option<&str>) -> Result<DuePage, Error> {
         let shards = usize::from(self.plan.shards);
         let most = (limit as usize).min(PAGE_BYTES / ENTRY_BYTES);
+        assert!(most <= 100, "a page is small enough for one BatchGetItem");
         let (mut ids, mut next) = (Vec::new(), None);
         // The partitions of moved and of urgent orders are empty, because schedulers continue the moved orders.
         if shard < MAX_SHARDS {
@@ -285,7 +339,7 @@ impl StateStore for Synthetic {
             state.first[usize::from(shard)] = k;
             k = cursor.map_or(k, |cursor| cursor.parse::<usize>().unwrap() + shards);
             while k < self.plan.open && self.plan.due(k) <= now && ids.len() < most {
-                if is_open(&state, k) {
+                if is_open(&state, k) && state.put_off.get(&k).is_none_or(|due| due.is_some_and(|due| due <= now)) {
                     ids.push(Id(format!("ord_{k}")));
                     next = Some(k.to_string());
                 }
@@ -310,8 +364,17 @@ impl StateStore for Synthetic {
         Ok(DuePage { ids, next })
     }
 
-    async fn order(&self, _: &Task) -> Result<Option<Order>, Error> {
-        unreachable!("a supervisor sends no requests")
+    async fn order(&self, task: &Task) -> Result<Option<Order>, Error> {
+        self.read(0.5).await;
+        let (id, input, created_at) = (task.id.clone(), serde_json::json!({}), task.created_at);
+        Ok(Some(Order {
+            id,
+            tenant: String::new(),
+            idempotency_key: String::new(),
+            hash: String::new(),
+            created_at,
+            input,
+        }))
     }
 
     async fn put_output(&self, _: &Id, _: &Hash, _: &str) -> Result<(), Error> {
@@ -355,13 +418,23 @@ impl LeaseStore for Synthetic {
     }
 }
 
-/// The queue of Wakes: counts messages and drops them.
+/// The queue of Wakes: counts messages, which arrive after whole seconds, or are dropped.
 struct Queue(Arc<Mutex<State>>);
 
 impl Messenger for Queue {
     async fn send(&self, effects: Vec<Effect>) -> Vec<Result<(), Error>> {
         {
             let mut state = self.0.lock().unwrap();
+            let wakes = effects.iter().filter_map(|effect| match effect {
+                Effect::Wake(wake, delay) => Some((wake, Duration::try_from(*delay).unwrap().as_secs_f64().ceil())),
+                _ => None,
+            });
+            let numbers = state.bill.wakes..;
+            for ((wake, seconds), number) in wakes.zip(numbers) {
+                if let Some(mail) = &mut state.mail {
+                    mail.insert((Instant::now() + SEND + Duration::from_secs_f64(seconds), number), wake.clone());
+                }
+            }
             state.bill.wakes += effects.iter().filter(|e| matches!(e, Effect::Wake(..))).count() as u64;
             state.bill.sqs_requests += effects.len().div_ceil(10) as u64;
         }
@@ -466,7 +539,7 @@ fn open() -> usize {
 
 /// As the template has it by default.
 fn usual(overdue: usize) -> Plan {
-    Plan { open: open(), overdue, shards: 4, memory_mb: 256.0, writes: PARTITION_WRITES }
+    Plan { open: open(), overdue, ends: None, shards: 4, memory_mb: 256.0, writes: PARTITION_WRITES }
 }
 
 // J1: orders that are open and not overdue cost nothing, however many there are.
