@@ -147,6 +147,14 @@ pub enum Defect {
     OnePersonIsEnough,
     /// What one of two people sent is not undone.
     FirstIsNotUndone,
+    /// A save that is not about the event writes the record without what one of two people sent.
+    SaveForgetsTheFirst,
+    /// The time of the step begins again with each person.
+    FirstBeginsTheTimeAgain,
+    /// When the time is over, those who came are enough.
+    TimeMakesOneEnough,
+    /// The second one counts although the order was cancelled after the first.
+    SecondCountsAfterACancel,
     /// A step that ran out is resubmitted, and who said yes has to say it again but gets the old answer.
     ResubmitForgetsTheFirst,
     /// A no counts like a yes.
@@ -242,7 +250,7 @@ pub enum Defect {
 }
 
 impl Defect {
-    pub const ALL: [Self; 121] = [
+    pub const ALL: [Self; 125] = [
         Self::PassedWakeDoesNothing,
         Self::ClaimNeedsUnlockedTask,
         Self::ExpireMakesPending,
@@ -318,6 +326,10 @@ impl Defect {
         Self::KeyIsEverybodys,
         Self::OnePersonIsEnough,
         Self::FirstIsNotUndone,
+        Self::SaveForgetsTheFirst,
+        Self::FirstBeginsTheTimeAgain,
+        Self::TimeMakesOneEnough,
+        Self::SecondCountsAfterACancel,
         Self::ResubmitForgetsTheFirst,
         Self::NoCountsAsYes,
         Self::ReminderIsAnAttempt,
@@ -479,6 +491,9 @@ pub fn schedule(defect: Option<Defect>, task: &Task, event: &Event, turn: &Turn<
         (Defect::PersonIsAKey, Event::Arrived { key, by: Some(by), .. }) => *by = key.clone(),
         (Defect::FirstIsNotUndone, Event::Wake { .. }) if waits_to_undo(&task) => {
             task.events.iter_mut().for_each(|event| event.data = None);
+        }
+        (Defect::SecondCountsAfterACancel, Event::Arrived { .. }) if waits_to_undo(&task) => {
+            task.phase = Phase::Forward
         }
         (Defect::NoCountsAsYes, Event::Arrived { data, .. }) => *data = serde_json::json!({}),
         (Defect::RemindsInAPause, Event::Wake { .. }) => task.paused_at = None,
@@ -685,6 +700,23 @@ pub fn schedule(defect: Option<Defect>, task: &Task, event: &Event, turn: &Turn<
             let waiting = task.steps.iter_mut().filter(|step| matches!(step.state, State::Waiting { .. }));
             waiting.for_each(|step| step.state = State::Processed);
         }
+        (Decision::Save { task, .. }, Defect::SaveForgetsTheFirst, Event::Act(_) | Event::Wake { .. })
+            if task.phase == Phase::Forward =>
+        {
+            task.events.retain(|event| event.step.is_none() || event.data.is_none());
+        }
+        (Decision::Save { task, .. }, Defect::FirstBeginsTheTimeAgain, Event::Arrived { .. }) => {
+            for step in &mut task.steps {
+                if let State::Waiting { until, event: true } = &mut step.state {
+                    *until = turn.now + SignedDuration::from_secs(2);
+                }
+            }
+        }
+        (Decision::Save { task, .. }, Defect::SecondCountsAfterACancel, Event::Arrived { .. })
+            if waits_to_undo(seen) =>
+        {
+            (task.phase, task.turned_at, task.due) = (Phase::Undoing, seen.turned_at, seen.due);
+        }
         (Decision::Save { task, .. }, Defect::ResubmitForgetsTheFirst, Event::Act(act)) if is_resubmit(act) => {
             task.events.iter_mut().filter(|event| event.step.is_some()).for_each(|event| event.data = None);
         }
@@ -827,6 +859,13 @@ pub fn supervise(defect: Option<Defect>, task: &Task, token: u64, turn: &Turn<'_
         }
         (Verdict::Recover { task: next, .. }, Defect::AlarmIsForgotten) if next.phase == Phase::Forward => {
             next.alert = None;
+        }
+        (Verdict::Recover { task: next, .. }, Defect::TimeMakesOneEnough) => {
+            for (n, step) in next.steps.iter_mut().enumerate().filter(|(_, step)| step.state == State::Failed) {
+                if task.counted(n).next().is_some() {
+                    step.state = State::Processed;
+                }
+            }
         }
         (Verdict::Recover { task: next, .. }, Defect::AlarmTwice) if next.phase == Phase::Forward => {
             for (was, is) in task.steps.iter().zip(&mut next.steps) {

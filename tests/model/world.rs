@@ -920,6 +920,9 @@ impl World {
                 if next.sent & (1 << key) != 0 {
                     next.broken = Some("a known key changes nothing");
                 }
+                if !matches!(state.task.phase, Phase::Forward | Phase::Error) {
+                    next.broken = Some("an order that is being undone takes no event");
+                }
                 if effects.iter().any(|effect| matches!(effect, Effect::Request(_))) {
                     next.broken = Some("an event starts nothing");
                 }
