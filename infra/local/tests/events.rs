@@ -166,6 +166,11 @@ async fn answered_events_survive_kills_and_count_once() {
         }
         up.kill();
         up = start(dir.path(), port);
+        // A long run says how far it is.
+        if (kill + 1) % kills.div_ceil(10) == 0 {
+            let accepted = client.accepted.load(Ordering::Relaxed);
+            println!("{accepted} events, {} kills, {:.1?}", kill + 1, begin.elapsed());
+        }
     }
     let ids = sends.await.expect("all clients");
     let sent_in = begin.elapsed();
