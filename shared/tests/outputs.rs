@@ -19,11 +19,11 @@ use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 #[derive(Default)]
-struct Counting {
+pub struct Counting {
     puts: AtomicUsize,
     reads: AtomicUsize,
     /// How many of the next writes of an output fail.
-    refuses: AtomicUsize,
+    pub refuses: AtomicUsize,
 }
 
 impl Between for Counting {
@@ -41,10 +41,10 @@ impl Between for Counting {
     }
 }
 
-type Store = Behind<Counting>;
+pub type Store = Behind<Counting>;
 
 #[derive(Default)]
-struct Sent(Mutex<Vec<Effect>>);
+pub struct Sent(Mutex<Vec<Effect>>);
 
 impl Messenger for Sent {
     async fn send(&self, effects: Vec<Effect>) -> Vec<Result<(), Error>> {
@@ -54,17 +54,17 @@ impl Messenger for Sent {
     }
 }
 
-struct World {
-    store: Arc<Store>,
+pub struct World {
+    pub store: Arc<Store>,
     sent: Arc<Sent>,
-    now: Arc<AtomicI64>,
+    pub now: Arc<AtomicI64>,
     workflow: Workflow,
     engine: Engine<Arc<Store>, Arc<Sent>>,
 }
 
 impl World {
     /// An order of the workflow in `text`, whose first claims are made.
-    async fn begun(text: &str) -> Self {
+    pub async fn begun(text: &str) -> Self {
         let (store, sent, now) = (Arc::default(), Arc::default(), Arc::new(AtomicI64::new(0)));
         let engine = instance("s1", &store, &sent, &now, Layout::new());
         let workflow = workflow(text);
@@ -77,28 +77,28 @@ impl World {
     }
 
     /// From now on an instance without anything in memory does the work.
-    fn restart(&mut self) {
+    pub fn restart(&mut self) {
         self.engine = instance("s2", &self.store, &self.sent, &self.now, Layout::new());
     }
 
-    async fn on(&self, event: Event) -> Result<(), Error> {
+    pub async fn on(&self, event: Event) -> Result<(), Error> {
         self.engine.handle(vec![(Id("ord_1".into()), event)]).await.remove(0).map(drop)
     }
 
-    async fn wake(&self) {
+    pub async fn wake(&self) {
         self.on(Event::Wake { seen: self.task().version, hops: 0 }).await.unwrap();
     }
 
-    fn reply(&self, step: &str, outcome: Outcome) -> Event {
+    pub fn reply(&self, step: &str, outcome: Outcome) -> Event {
         let attempt = self.task().steps[self.workflow.position(step).unwrap()].attempt;
         Event::Reply(Reply::new(Id("ord_1".into()), step, attempt, outcome))
     }
 
-    async fn done(&self, step: &str, output: Value) {
+    pub async fn done(&self, step: &str, output: Value) {
         self.on(self.reply(step, Outcome::Done { output })).await.unwrap();
     }
 
-    fn task(&self) -> Task {
+    pub fn task(&self) -> Task {
         self.store.get("ord_1")
     }
 
@@ -107,7 +107,7 @@ impl World {
     }
 
     /// The last request for `step`.
-    fn request(&self, step: &str) -> Request {
+    pub fn request(&self, step: &str) -> Request {
         let sent = self.sent.0.lock().unwrap();
         let of = |effect: &Effect| match effect {
             Effect::Request(request) if request.step == step => Some((**request).clone()),
@@ -117,7 +117,7 @@ impl World {
     }
 
     /// Writes and reads of outputs beside records.
-    fn counts(&self) -> (usize, usize) {
+    pub fn counts(&self) -> (usize, usize) {
         (self.store.puts.load(Ordering::Relaxed), self.store.reads.load(Ordering::Relaxed))
     }
 }

@@ -1,8 +1,9 @@
-//! Steps that collect pages, as tables.
+//! Steps that collect pages, as tables, and with instances that remember nothing.
 //!
-//! Method: as in `transitions.rs`.
+//! Method: as in `transitions.rs` and `outputs.rs`.
 
 use crate::language::{bench, file};
+use crate::outputs::World;
 use crate::support::*;
 use serde_json::{Value, json};
 use shared::decision::{Act, Event, Kept, Refusal, What};
@@ -10,10 +11,13 @@ use shared::erase::{Part, erase};
 use shared::message::Outcome;
 use shared::migrate::{Rule, moved};
 use shared::outputs::{MAX_BESIDE, beside};
+use shared::ports::Error;
 use shared::step::{FailureKind, State, Step};
 use shared::task::Phase;
 use shared::workflow::Workflow;
 use shared::workflow::pages::{MAX_CURSOR, MAX_PAGES};
+use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
 
 const PAGES: &str = r#"
 a | after = []; with = { shop = "s", cursor = "${page.?cursor}", n = "${page.number}" }; pages = { items = "${answer.rows}", next = "${answer.?next}" }; on_failure = "error"; retry = { max = 2, backoff = ["1s"], then = "error" }
@@ -329,4 +333,173 @@ fn a_url_is_asked_with_a_cursor_in_its_query() {
     let answer = bench.answer("a", done(json!({"items": [3]})));
     bench.on(&answer).is("Processed a=Processed#2", "notice Completed");
     assert_eq!(step(&bench).output, Some(json!([1, 2, 3])));
+}
+
+/// A page of one item, which is a list beside the record.
+fn long_page(step: &str, n: usize, next: Option<&str>) -> Outcome {
+    page(json!([row(step, n)]), json!(next))
+}
+
+fn row(step: &str, n: usize) -> String {
+    format!("{step}{n:08190}")
+}
+
+/// What is in the table and what the record names: the two must not differ.
+fn stored(world: &World) -> (usize, usize) {
+    let task = world.task();
+    let (named, tables) = (beside(&task), world.store.tables());
+    assert_eq!(tables.outputs.keys().map(|(_, hash)| hash).collect::<BTreeSet<_>>(), named);
+    let lists = task.steps.iter().filter_map(|step| step.pages.as_ref()).map(|pages| pages.lists.len()).sum();
+    (named.len(), lists)
+}
+
+// M2: an instance that remembers nothing takes each page without a read, and the last one with one read of all lists before it.
+#[tokio::test]
+async fn a_list_of_many_pages_needs_no_memory_of_them() {
+    let mut world = World::begun(&file(PAGES)).await;
+    for n in 1..=31 {
+        world.restart();
+        let answer = world.reply("a", long_page("a", n, Some(&format!("c{n}"))));
+        world.on(answer.clone()).await.unwrap();
+        // Delivered again, to another instance.
+        world.restart();
+        world.on(answer).await.unwrap();
+        assert_eq!((world.counts(), stored(&world)), ((n, 0), (n, n)));
+        assert_eq!(world.request("a").input, json!({"shop": "s", "cursor": format!("c{n}"), "n": n + 1}));
+    }
+    // The instance dies: when it is to read, when it is to write the whole list, and when it is to send.
+    let last = world.reply("a", page(json!(["end"]), json!(null)));
+    let whole: Vec<Value> = (1..=31).map(|n| json!(row("a", n))).chain([json!("end")]).collect();
+    world.restart();
+    let held = std::mem::take(&mut world.store.tables().outputs);
+    assert!(matches!(world.on(last.clone()).await, Err(Error::Unavailable { .. })), "a replica may be late");
+    world.store.tables().outputs = held;
+    world.restart();
+    world.store.refuses.store(1, Ordering::Relaxed);
+    assert!(world.on(last.clone()).await.is_err());
+    assert_eq!((world.counts(), stored(&world)), ((31, 2), (31, 31)), "nothing of it is saved");
+    world.restart();
+    world.on(last.clone()).await.unwrap();
+    assert_eq!((world.counts(), stored(&world)), ((32, 3), (32, 31)));
+    assert_eq!(world.task().steps[0].state, State::Processed);
+    assert_eq!(world.request("b").input["all"], Value::Array(whole.clone()));
+    world.restart();
+    world.on(last).await.unwrap();
+    assert_eq!((world.request("b").input["all"].clone(), stored(&world)), (Value::Array(whole), (32, 31)));
+}
+
+// M2: a part of the list that is gone for good is never left out of it.
+#[tokio::test]
+async fn a_list_without_one_of_its_pages_is_no_list() {
+    let mut world = World::begun(&file(&PAGES.replacen("a |", "a | timeout = \"10m\";", 1))).await;
+    for n in 1..=3 {
+        world.on(world.reply("a", long_page("a", n, Some(&format!("c{n}"))))).await.unwrap();
+    }
+    let second = world.task().steps[0].pages.as_ref().unwrap().lists[1].hash.clone();
+    world.store.tables().outputs.retain(|(_, hash), _| *hash != second);
+    world.restart();
+    // No replica is as late as that.
+    world.now.store(400_000, Ordering::Relaxed);
+    world.on(world.reply("a", page(json!(["end"]), json!(null)))).await.unwrap();
+    let task = world.task();
+    assert_eq!((&task.steps[0].state, task.phase), (&State::Failed, Phase::Error));
+    assert!(task.reason.as_ref().unwrap().contains("missing from the state table"), "{:?}", task.reason);
+    let pages = task.steps[0].pages.as_ref().unwrap();
+    assert_eq!((pages.taken, pages.items, pages.lists.len()), (3, 3, 3));
+    assert!(task.steps[0].output.is_none() && task.steps[0].beside.is_none());
+}
+
+/// Steps that collect, one after another, and one that needs none of them.
+fn collectors(count: usize) -> String {
+    let one = |n: usize| {
+        let after = if n == 0 { String::new() } else { format!("\"s{}\"", n - 1) };
+        PAGES.lines().nth(1).unwrap().replacen('a', &format!("s{n}"), 1).replace("[]", &format!("[{after}]")) + "\n"
+    };
+    file(&(0..count).map(one).collect::<String>())
+}
+
+// M2: with too many values beside the record, they could not expire together with it. The page that makes them too many is not taken, and
+// leaves nothing in the table.
+#[tokio::test]
+async fn pages_that_would_be_too_many_values_are_refused_and_leave_nothing() {
+    let mut world = World::begun(&collectors(3)).await;
+    let mut refused = None;
+    'all: for s in 0..3 {
+        let step = format!("s{s}");
+        for n in 1..=32 {
+            world.restart();
+            let outcome = match n {
+                32 => page(json!(["end"]), json!(null)),
+                _ => long_page(&step, n, Some(&format!("c{n}"))),
+            };
+            world.on(world.reply(&step, outcome)).await.unwrap();
+            if world.task().phase != Phase::Forward {
+                refused = Some((s, n));
+                break 'all;
+            }
+        }
+    }
+    // Two whole lists of 32 values each, 25 pages, and a place for the list that they are a part of.
+    assert_eq!((refused, stored(&world)), (Some((2, 26)), (89, 31 + 31 + 25)));
+    let task = world.task();
+    assert_eq!((&task.steps[2].state, task.phase), (&State::Failed, Phase::Error));
+    assert!(task.reason.as_ref().unwrap().contains("are at most 90"), "{:?}", task.reason);
+    let pages = task.steps[2].pages.as_ref().unwrap();
+    assert_eq!((pages.taken, pages.cursor.clone()), (25, Some(json!("c25"))));
+    // With less of each item it goes on where it was.
+    world.on(act(What::Resubmit { step: None, input: None })).await.unwrap();
+    world.wake().await;
+    assert_eq!(world.request("s2").idempotency_key, "ord_1:s2:do:page-26");
+    world.on(world.reply("s2", page(json!(["end"]), json!(null)))).await.unwrap();
+    assert_eq!((world.task().phase, stored(&world)), (Phase::Processed, (90, 31 + 31 + 25)));
+}
+
+// M2: neither may they be too long together.
+#[tokio::test]
+async fn pages_that_would_be_too_long_together_are_refused_and_leave_nothing() {
+    let mut world = World::begun(&collectors(7)).await;
+    for s in 0..6 {
+        let step = format!("s{s}");
+        for next in [json!("c1"), json!(null)] {
+            world.restart();
+            let half = format!("{step}{next}{}", "x".repeat(131_060));
+            world.on(world.reply(&step, page(json!([&half[half.len() - 131_066..]]), next))).await.unwrap();
+        }
+        assert_eq!(world.task().steps[s].state, State::Processed, "{:?}", world.task().reason);
+    }
+    assert_eq!(stored(&world), (18, 12));
+    world.restart();
+    world.on(world.reply("s6", page(json!([1]), json!("c1")))).await.unwrap();
+    assert_eq!(world.task().phase, Phase::Forward, "a short page is in the record");
+    world.restart();
+    world.on(world.reply("s6", long_page("s6", 2, Some("c2")))).await.unwrap();
+    let task = world.task();
+    assert_eq!((&task.steps[6].state, task.phase, stored(&world)), (&State::Failed, Phase::Error, (18, 12)));
+    assert!(task.reason.as_ref().unwrap().contains("3145728 bytes together"), "{:?}", task.reason);
+    let pages = task.steps[6].pages.as_ref().unwrap();
+    assert_eq!((pages.taken, pages.tail.clone(), pages.cursor.clone()), (1, vec![json!(1)], Some(json!("c1"))));
+}
+
+// M2: many steps that collect at the same time may fill the record. The page that has no room is not taken, and a person decides.
+#[tokio::test]
+async fn a_page_for_which_the_record_has_no_room_stops_the_order() {
+    let alone = PAGES.lines().nth(1).unwrap();
+    let steps: String = (0..50).map(|n| alone.replacen('a', &format!("s{n}"), 1) + "\n").collect();
+    let mut world = World::begun(&file(&steps)).await;
+    let full = |n: usize| page(json!([format!("{n:08100}")]), json!(format!("{n:01000}")));
+    let mut taken = 0;
+    for n in 0..50 {
+        world.restart();
+        world.on(world.reply(&format!("s{n}"), full(n))).await.unwrap();
+        if world.task().phase != Phase::Forward {
+            break;
+        }
+        taken += 1;
+    }
+    let task = world.task();
+    assert_eq!((taken, task.phase, &task.steps[taken].state), (43, Phase::Error, &State::Failed));
+    assert!(task.reason.as_ref().unwrap().contains("the order's record is full"), "{:?}", task.reason);
+    assert!(task.steps[taken].pages.is_none() && task.steps[..taken].iter().all(|step| step.pages.is_some()));
+    assert!(serde_json::to_string(&task).unwrap().len() <= task.most_bytes());
+    assert_eq!(stored(&world), (0, 0));
 }
