@@ -38,7 +38,7 @@ pub use plan::{Plan, workflows};
 pub use real::Trouble;
 pub use report::{Failure, Harm, Recovery, Report, broken, simulate};
 pub use retell::{Heard, Retelling, Retold, Tell, Telling, Word, retell};
-pub use script::{Played, REMIND, Said, Script, Scripted, Sending, Sent, UNDO, is_of, play};
+pub use script::{Played, REMIND, Said, Script, Scripted, Sending, Sent, UNDO, is_of, name_below, play};
 pub use shrink::{Small, shrink};
 pub use world::{OrderRun, Run, RunOptions};
 

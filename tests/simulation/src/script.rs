@@ -17,7 +17,7 @@ use serde_json::{Map, Value, json};
 use shared::message::Request;
 use shared::order::Id;
 use shared::step::Direction;
-use shared::task::Task;
+use shared::task::{Parent, Task};
 use shared::workflow::http::{Body, Meaning, usual};
 use shared::workflow::{Hash, Workflow};
 use std::collections::BTreeMap;
@@ -39,7 +39,7 @@ pub struct Script {
     pub input: Value,
     /// By step, or by step and [`UNDO`]: what the calls get, one after another; the last answer repeats. A call without
     /// any gets an empty answer with status 200. A call of an order that a step starts has that step's name and a slash
-    /// before its own; see [`is_of`].
+    /// before its own, unless the step makes this one call for each item; see [`is_of`].
     pub answers: BTreeMap<String, Vec<Scripted>>,
     /// The events that are sent to every order, one after another.
     pub events: Vec<Sending>,
@@ -100,7 +100,7 @@ pub struct Sent {
     /// Its attempt.
     pub attempt: u32,
     /// The step, or the step and [`UNDO`]. Of an order that a step starts: `lines[2]/pick`, where `lines` is that step and
-    /// 2 the position of the item.
+    /// 2 the position of the item. Of a step that makes a call for each item: `mails[2]`.
     pub name: String,
     /// Over HTTP: `method`, `url`, `headers` and `body`, where `body` is JSON, the fields of a form, or a text. Otherwise
     /// `input`, and `output` for an undo.
@@ -227,12 +227,26 @@ pub(crate) fn name_of(request: &Request) -> String {
     }
 }
 
+/// The name of the call `name` of an order that another one, `parent`, started. The order of a call for each item has nothing but that call.
+#[must_use]
+pub fn name_below(parent: &Parent, workflow: &str, name: &str) -> String {
+    let (step, item) = (&parent.step, parent.item.map(|item| format!("[{item}]")).unwrap_or_default());
+    match name.strip_prefix(step.as_str()) {
+        // No file names its workflow so.
+        Some(rest) if workflow.contains('.') => format!("{step}{item}{rest}"),
+        _ => format!("{step}{item}/{name}"),
+    }
+}
+
 /// Whether the call `name` is meant by `wanted`: `lines/pick` means that of each item, and `lines[2]/pick` that of one.
 #[must_use]
 pub fn is_of(name: &str, wanted: &str) -> bool {
     let (own, all): (Vec<&str>, Vec<&str>) = (name.split('/').collect(), wanted.split('/').collect());
-    let is_same =
-        |(own, wanted): (&&str, &&str)| own == wanted || own.split_once('[').is_some_and(|(step, _)| step == *wanted);
+    let of_each = |own: &str| {
+        let (step, rest) = own.split_once('[')?;
+        Some(format!("{step}{}", rest.split_once(']')?.1))
+    };
+    let is_same = |(own, wanted): (&&str, &&str)| own == wanted || of_each(own).is_some_and(|own| own == *wanted);
     own.len() == all.len() && own.iter().zip(&all).all(is_same)
 }
 

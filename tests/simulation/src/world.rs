@@ -338,9 +338,8 @@ impl World {
     pub(crate) fn path_of(&self, request: &Request) -> String {
         let (history, mut path) = (self.history(), script::name_of(request));
         let mut order = history.last(&request.task_id);
-        while let Some(link) = order.and_then(|order| order.parent.as_ref()) {
-            let item = link.item.map(|item| format!("[{item}]")).unwrap_or_default();
-            path = format!("{}{item}/{path}", link.step);
+        while let Some((below, link)) = order.and_then(|order| Some((order, order.parent.as_ref()?))) {
+            path = script::name_below(link, &below.workflow, &path);
             order = history.last(&link.id);
         }
         path

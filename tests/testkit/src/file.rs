@@ -409,26 +409,12 @@ pub(crate) fn parts(family: &Family, name: &str, at: Range<usize>) -> Result<&'s
 fn led<'a, 'n>(family: &'a Family, name: &'n str, at: &Range<usize>) -> Result<(&'a Workflow, &'n str), Problem> {
     let (mut workflow, mut rest) = (&*family.own, name);
     while let Some((first, more)) = rest.split_once('/') {
-        let (own, item) = match first.strip_suffix(']').and_then(|first| first.split_once('[')) {
-            Some((own, item)) => (own, Some(item)),
-            None => (first, None),
-        };
-        let step = step(workflow, own, at.clone())?;
+        let (step, own) = one_of(workflow, first, &format!("/{more}"), at)?;
         let wrong = |message: String| (at.clone(), message);
-        let Some(child) = &step.child else {
-            return Err(wrong(format!("step `{own}` starts no order; write `{own}` alone")));
+        let Some(child) = step.child.as_ref().filter(|child| child.call.is_none()) else {
+            let what = if step.child.is_some() { "makes a call for each item" } else { "starts no order" };
+            return Err(wrong(format!("step `{own}` {what}; write `{own}` alone")));
         };
-        match item {
-            Some(_) if step.each().is_none() => {
-                return Err(wrong(format!("step `{own}` has no `each`; write `{own}/{more}`")));
-            }
-            Some(item) if item.parse::<u32>().is_err() => {
-                return Err(wrong(format!(
-                    "`{item}` is no position in a list; write `{own}[0]/{more}` for the first item"
-                )));
-            }
-            _ => {}
-        }
         let below = below(family, child);
         workflow = below.ok_or_else(|| wrong(format!("there is no workflow `{}`", child.workflow)))?;
         rest = more;
@@ -436,27 +422,57 @@ fn led<'a, 'n>(family: &'a Family, name: &'n str, at: &Range<usize>) -> Result<(
     Ok((workflow, rest))
 }
 
-/// The definition of the orders that a step starts: a file's, or that of its own call.
-fn below<'a>(family: &'a Family, child: &'a Child) -> Option<&'a Workflow> {
-    let named = || family.children.iter().map(|one| &**one).find(|one| one.name == child.workflow);
-    child.call.as_deref().or_else(named)
+/// The step that `name` means, and its name without the position of an item. `rest` is what comes after it.
+fn one_of<'a, 'n>(
+    workflow: &'a Workflow,
+    name: &'n str,
+    rest: &str,
+    at: &Range<usize>,
+) -> Result<(&'a Step, &'n str), Problem> {
+    let (own, item) = match name.strip_suffix(']').and_then(|name| name.split_once('[')) {
+        Some((own, item)) => (own, Some(item)),
+        None => (name, None),
+    };
+    let step = step(workflow, own, at.clone())?;
+    match item {
+        Some(_) if step.each().is_none() => {
+            Err((at.clone(), format!("step `{own}` has no `each`; write `{own}{rest}`")))
+        }
+        Some(item) if item.parse::<u32>().is_err() => {
+            let message = format!("`{item}` is no position in a list; write `{own}[0]{rest}` for the first item");
+            Err((at.clone(), message))
+        }
+        _ => Ok((step, own)),
+    }
+}
+
+/// The definition of the orders that a step starts.
+fn below<'a>(family: &'a Family, child: &Child) -> Option<&'a Workflow> {
+    family.children.iter().map(|one| &**one).find(|one| one.name == child.workflow)
 }
 
 /// The step whose calls, or whose undo's calls, have this name.
 pub(crate) fn called<'a>(family: &'a Family, name: &str, at: Range<usize>) -> Result<(&'a Step, Direction), Problem> {
     let (workflow, own) = led(family, name, &at)?;
+    // The call that is made for each item.
+    let call = |step: &'a Step| {
+        let call = step.child.as_ref().and_then(|child| child.call.as_ref()?.steps.first());
+        call.unwrap_or(step)
+    };
     if let Some(own) = own.strip_suffix(REMIND) {
-        let step = step(workflow, own, at.clone())?;
-        return match step.remind {
-            Some(_) => Ok((step, Direction::Do)),
-            None => Err((at, format!("step `{own}` has no `remind`; remove `{name}`"))),
+        let (step, own) = one_of(workflow, own, REMIND, &at)?;
+        return match call(step) {
+            step if step.remind.is_some() => Ok((step, Direction::Do)),
+            _ => Err((at, format!("step `{own}` has no `remind`; remove `{name}`"))),
         };
     }
     let (own, direction) = match own.strip_suffix(UNDO) {
         Some(own) => (own, Direction::Undo),
         None => (own, Direction::Do),
     };
-    let step = step(workflow, own, at.clone())?;
+    let rest = if direction == Direction::Undo { UNDO } else { "" };
+    let (step, own) = one_of(workflow, own, rest, &at)?;
+    let step = call(step);
     if let Some(child) = &step.child {
         let below = below(family, child);
         let first = below.and_then(|below| below.steps.first()).map_or("STEP", |step| &step.name);

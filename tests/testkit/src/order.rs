@@ -145,7 +145,8 @@ impl Order {
     }
 
     /// The answers to the calls of a step, one after another; the last one repeats. `charge.undo` names the undo of `charge`, `lines/pick`
-    /// the step `pick` of each order that step `lines` starts, and `lines[2]/pick` that of the third item.
+    /// the step `pick` of each order that step `lines` starts, and `lines[2]/pick` that of the third item. Of a step that makes a call for
+    /// each item, `mails[2]` names that of the third.
     pub fn answers(mut self, step: &str, answers: impl IntoIterator<Item = Answer>) -> Self {
         self.answers.insert(step.into(), answers.into_iter().map(|Answer(one)| one).collect());
         self

@@ -105,6 +105,33 @@ fn a_name_that_leads_to_no_call_of_a_child_says_what_to_write() {
     }
 }
 
+#[test]
+fn a_call_for_each_item_has_the_name_of_its_step() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("mails.toml");
+    let text = "name = \"mails\"\n[[step]]\nname = \"mails\"\nafter = []\neach = \"${input.to}\"\n\
+        http = { url = \"https://mail.example/messages\", method = \"POST\" }\nwith = { to = \"${item}\" }\ntimeout = \"10s\"\n\
+        undo = { http = { url = \"https://mail.example/recall\", method = \"POST\" }, with = { of = \"${item}\" } }\n\
+        [[step]]\nname = \"note\"\nafter = [\"mails\"]\nhttp = { url = \"https://a.example/n\", method = \"POST\" }\ntimeout = \"10s\"\n";
+    std::fs::write(&file, text).unwrap();
+    let order = || Order::of(&file).input(json!({ "to": ["a", "b"] }));
+    let undone = order().answers("mails", [Answer::ok(json!({ "id": 1 }))]).answers("note", [Answer::refused("no")]);
+    let undone = undone.ends("Undone").undone(["mails"]).calls("mails", 2).calls("mails[1]", 1).calls("mails.undo", 2);
+    undone.calls("mails[0].undo", 1).sent("mails[1].undo", json!({ "body": { "of": "b" } })).check(0..2);
+    let failed = order().answers("mails[1]", [Answer::refused("no such address")]);
+    failed.ends("Undone").failed(["mails"]).error("no such address").check(0..2);
+    for (name, why) in [
+        ("mails/mails", "step `mails` makes a call for each item; write `mails` alone"),
+        ("mails[x]", "`x` is no position in a list; write `mails[0]` for the first item"),
+        ("mails[x].undo", "`x` is no position in a list; write `mails[0].undo` for the first item"),
+        ("note[0]", "step `note` has no `each`; write `note`"),
+        ("mails.remind", "step `mails` has no `remind`; remove `mails.remind`"),
+    ] {
+        let found = order().answers(name, [Answer::ok(json!({}))]).play(0..0).unwrap_err();
+        assert!(found.contains(why), "{name}: {found}");
+    }
+}
+
 // Its file is named with its line, and what the folder has.
 #[test]
 fn a_workflow_that_is_started_and_has_no_file_is_named() {

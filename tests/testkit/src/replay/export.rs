@@ -159,8 +159,7 @@ pub fn path(one: &Export, all: &[Export], name: &str) -> String {
     for _ in 0..all.len() {
         let Some(link) = &task.parent else { break };
         let Some(above) = all.iter().find(|other| other.task.id == link.id) else { break };
-        let item = link.item.map(|item| format!("[{item}]")).unwrap_or_default();
-        path = format!("{}{item}/{path}", link.step);
+        path = stepwarden_simulation::name_below(link, &task.workflow, &path);
         task = &above.task;
     }
     path
