@@ -39,6 +39,9 @@ function words({ order, history, plan }) {
     const far = percent === undefined ? "is being worked on" : `is at ${percent} %`;
     lines.push(["", `${step.name} ${far}`, `as its agent said ${ago(at)} ago${note ? `: ${note}` : ""}.`]);
   }
+  for (const step of order.steps.filter((one) => one.pages && ["Pending", "Processing"].includes(one.state))) {
+    lines.push(["", `${step.name} collects pages`, `and has ${collected(step.pages)} so far.`]);
+  }
   if (order.state !== "Error") {
     for (const step of order.steps.filter((one) => one.last_error && !["Processed", "Undone", "Skipped", "Caught"].includes(one.state))) {
       const most = plan.find((one) => one.step === step.name)?.max_failures;
@@ -53,6 +56,9 @@ function words({ order, history, plan }) {
   for (const step of order.paused_at ? [] : late) lines.push(["warn", `${step.name} is late`, "its CompleteBy has passed; the supervisor takes it back at its next sweep."]);
   return lines;
 }
+
+/** `300 items on 2 pages`. */
+const collected = ({ items, taken }) => `${many(items, "item")} on ${many(taken, "page")}`;
 
 function by(history, name) {
   const last = history.findLast((entry) => entry.event === name);
@@ -114,7 +120,7 @@ function steps({ order, plan }) {
       h("span", { class: "c-state" }, label(step.state, step.last_error !== null)),
       h("span", { class: "name" }, h("strong", {}, step.name), h("small", {}, !step.agent ? (step.workflow ? child(step) : prose(step.wait ?? "calls nothing")) : `${step.agent} · ${span(bounds.timeout_ms)} each${bounds.irreversible ? " · cannot be undone" : bounds.undo_timeout_ms === undefined ? " · nothing to undo" : ""}`)),
       h("span", { class: "tries" }, step.attempts ? many(step.attempts, "attempt") : step.agent && "not tried", step.failures || step.undo_failures ? h("small", {}, many(step.failures + step.undo_failures, "failure")) : null),
-      h("span", { class: "what" }, next && h("small", {}, next), step.passed_over && h("small", {}, prose(step.passed_over)), step.last_error && h("span", { class: "wrong" }, prose(step.last_error)),
+      h("span", { class: "what" }, next && h("small", {}, next), step.pages && h("small", {}, collected(step.pages)), step.passed_over && h("small", {}, prose(step.passed_over)), step.last_error && h("span", { class: "wrong" }, prose(step.last_error)),
         step.output !== null && h("details", {}, h("summary", {}, "Output"), json(step.output)),
         step.output_bytes && h("small", {}, `An output of ${step.output_bytes} bytes. To see it: `, h("code", {}, `stepwarden get ${order.order_id} --output ${step.name}`)),
         bounds.input !== undefined && h("details", {}, h("summary", {}, "Input from an operator"), json(bounds.input))),

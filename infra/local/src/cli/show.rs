@@ -213,13 +213,18 @@ pub fn step(step: &StepStatus, now: Timestamp) -> String {
         time("until", step.waiting_until),
         time("polls until", step.polls_until),
         step.last_look.as_ref().map(|look| format!("last look: {look}")),
-        step.pages.as_ref().map(|pages| format!("{} items on {} pages", pages.items, pages.taken)),
+        step.pages.as_ref().map(|pages| format!("{} on {}", many(pages.items, "item"), many(pages.taken, "page"))),
         step.progress.as_ref().and_then(|progress| far(progress, now)),
         error,
         step.passed_over.clone(),
     ];
     let notes: Vec<String> = notes.into_iter().flatten().collect();
     format!("{}  {}", painted(&step.state, 14), notes.join(", ")).trim_end().to_owned()
+}
+
+/// `1 page`, `2 pages`.
+fn many(count: u32, one: &str) -> String {
+    format!("{count} {one}{}", if count == 1 { "" } else { "s" })
 }
 
 /// How far an agent is with its work, and when it said so.
@@ -325,6 +330,21 @@ mod tests {
         assert!(shown.contains("a  Postponed       attempts 1\n"), "{shown}");
         assert_eq!(read::<Status>(&answer(json!({"state": "Postponed"}))), None);
         assert_eq!(read::<Status>(&json!({"order_id": "o"})), None);
+    }
+
+    #[test]
+    fn a_step_says_what_it_has_collected() {
+        for (pages, line) in [
+            (json!({"taken": 1, "items": 1}), "attempts 2, 1 item on 1 page\n"),
+            (json!({"taken": 3, "items": 1200}), "attempts 2, 1200 items on 3 pages\n"),
+            (Value::Null, "attempts 2\n"),
+        ] {
+            let step = json!({"name": "a", "agent": "x", "after": [], "state": "Processing", "attempts": 2, "failures": 0,
+                "undo_failures": 0, "pages": pages});
+            let order: Status = read(&answer(json!({"steps": [step]}))).unwrap();
+            let shown = anstream::adapter::strip_str(&super::order(&order, order.created_at)).to_string();
+            assert!(shown.contains(line), "{shown}");
+        }
     }
 
     #[test]
