@@ -272,7 +272,7 @@ fn full() -> Vec<(&'static str, Bounds, usize)> {
             Bounds { unavailable: 1, cancels: 1, crashes: 0, max: 2, ..BEAT },
             719_569,
         ),
-        ("heartbeats beside a failure", BEAT_IN_ERROR, 4_573_741),
+        ("heartbeats beside a failure", BEAT_IN_ERROR, 4_636_877),
         ("two acts after an error", Bounds { then: "error", acts: 2, ..BY_HAND }, 709_663),
     ]
 }
