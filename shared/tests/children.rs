@@ -468,6 +468,28 @@ async fn what_cannot_be_undone_in_a_child_stops_the_undo_of_its_parent() {
     assert_eq!(family.parent().phase, Phase::Undone);
 }
 
+#[tokio::test]
+async fn what_is_left_of_a_child_that_cannot_be_undone_is_paused() {
+    let bill = "[[step]]\nname = \"bill\"\nafter = [\"pick\"]\nagent = \"x\"\ntimeout = \"10s\"\n";
+    let child = CHILD.replace("undo = { agent = \"x\" }", "irreversible = true") + bill;
+    let mut family = Family::new(PARENT, &child).await;
+    family.answers =
+        |step| if step == "bill" { Outcome::NotYet { why: "w".into() } } else { done(json!({ "of": step })) };
+    family.play().await;
+    family.act(&parent(), What::Cancel).await;
+    for _ in 0..6 {
+        family.after(15).await;
+    }
+    let (own, child) = (family.parent(), family.child());
+    assert_eq!((own.phase, child.phase), (Phase::UndoError, Phase::Forward));
+    assert!(own.reason.as_ref().unwrap().contains("has done what cannot be undone; the rest of it is paused"));
+    assert!(child.paused_at.is_some() && child.parent.is_some_and(|parent| parent.paused));
+    family.act(&parent(), What::Skip { step: None }).await;
+    family.after(60).await;
+    assert_eq!((family.parent().phase, family.child().phase), (Phase::Undone, Phase::Forward));
+    assert!(family.child().paused_at.is_some(), "a person decides about the rest");
+}
+
 // A record stays as long as that of its parent.
 #[tokio::test]
 async fn a_child_expires_after_its_parent() {
@@ -482,6 +504,27 @@ async fn a_child_expires_after_its_parent() {
     family.store.tables().tasks.values_mut().filter_map(|task| task.parent.as_mut()).for_each(|p| p.released = false);
     drop(family.handle(&parent(), Event::Hint { seen: 0, part: 0 }).await.unwrap());
     assert!(family.child().parent.unwrap().released);
+}
+
+// An order that took the place of another does not end the care for that one.
+#[tokio::test]
+async fn children_of_earlier_rounds_expire_with_their_parent_too() {
+    let mut family = Family::new(&on_error(PARENT), CHILD).await;
+    family.store.tables().tasks.values_mut().for_each(|task| task.expires = true);
+    family.engine = instance("s2", &family.store, &family.queues, &family.now, Layout::new());
+    for answers in [refusing as fn(&str) -> Outcome, refusing, |step| done(json!({ "of": step }))] {
+        family.answers = answers;
+        family.act(&parent(), resubmit()).await;
+        for _ in 0..3 {
+            family.after(15).await;
+        }
+    }
+    assert_eq!(family.parent().phase, Phase::Processed);
+    let all: Vec<(Phase, bool)> = (0..3)
+        .filter_map(|made| family.child_made(made))
+        .map(|task| (task.phase, task.parent.unwrap().released))
+        .collect();
+    assert_eq!(all, [(Phase::Undone, true), (Phase::Undone, true), (Phase::Processed, true)]);
 }
 
 /// A child that starts an order itself.

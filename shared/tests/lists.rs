@@ -63,6 +63,8 @@ undo = { agent = "x" }
 struct Faults {
     /// No order is created.
     creates_none: AtomicBool,
+    /// The record of this order cannot be written.
+    unwritable: Mutex<Option<Id>>,
     /// This record cannot be read.
     unreadable: Mutex<Option<Id>>,
     /// How many records were read with others, and how many alone.
@@ -82,6 +84,9 @@ impl Between for Faults {
             stall();
         }
         if method == "create" && self.creates_none.load(Ordering::Relaxed) {
+            return Err(Error::Unavailable { what: "the store".into(), source: "503".into() });
+        }
+        if method == "save" && self.unwritable.lock().unwrap().as_ref() == Some(orders[0]) {
             return Err(Error::Unavailable { what: "the store".into(), source: "503".into() });
         }
         Ok(())
@@ -119,6 +124,8 @@ struct Family {
     loses_hints: bool,
     /// The items whose orders cannot be undone.
     stuck: Vec<u64>,
+    /// No undo is answered.
+    undoes_nothing: bool,
     /// Every request, as `do pick 3`, or `do pay`.
     asked: Vec<String>,
     most_open: usize,
@@ -170,6 +177,7 @@ impl Family {
             open,
             loses_hints: false,
             stuck: Vec::new(),
+            undoes_nothing: false,
             asked,
             most_open,
             looks,
@@ -237,6 +245,7 @@ impl Family {
                     let is_stuck = request.input["n"].as_u64().is_some_and(|n| self.stuck.contains(&n));
                     let outcome = match forward {
                         true => (self.answers)(&request),
+                        false if self.undoes_nothing => Outcome::NotYet { why: "w".into() },
                         false if is_stuck => failed(),
                         false => done(json!(null)),
                     };
@@ -276,6 +285,12 @@ impl Family {
         let outcome = self.engine.act(vec![(parent(), act)]).await.remove(0).unwrap();
         self.take();
         outcome
+    }
+
+    /// The instance dies, with all that it knows, and the record is another one.
+    fn change(&mut self, id: &Id, change: impl FnOnce(&mut Task)) {
+        change(self.store.tables().tasks.get_mut(id).unwrap());
+        self.engine = instance("s2", &self.store, &self.queues, &self.now, Layout::new());
     }
 
     async fn resubmit(&mut self) -> operator::Outcome {
@@ -1152,4 +1167,205 @@ async fn an_order_that_is_made_late_is_paused_with_its_parent() {
     let child = family.child(0, 0).unwrap();
     assert!(child.paused_at.is_some() && child.parent.unwrap().paused);
     assert_eq!(family.count("do pick"), 0);
+}
+
+/// The pause of the parent has ended, and no message said so to its children.
+fn unpaused_alone(family: &mut Family) {
+    let due = family.engine.now();
+    family.change(&parent(), |own| (own.paused_at, own.due, own.version) = (None, Some(due), own.version + 1));
+}
+
+// The message that ends a pause may be lost. What a person has paused stays so.
+#[tokio::test]
+async fn a_look_resumes_what_the_parents_pause_left() {
+    for undo in [false, true] {
+        let mut family = Family::new(PARENT, CHILD, lines(2)).await;
+        family.answers = Box::new(silent);
+        family.play().await;
+        if undo {
+            family.act(What::Cancel).await;
+            family.play().await;
+        }
+        family.act(What::Pause).await;
+        for what in [What::Resume, What::Pause] {
+            let act = Act { what, by: "ann".into(), reason: "r".into(), seen: None };
+            drop(family.engine.act(vec![(Family::id(1, 0), act)]).await);
+        }
+        let paused = |family: &Family| [0, 1].map(|item| family.child(item, 0).unwrap().paused_at.is_some());
+        family.answers = Box::new(good);
+        unpaused_alone(&mut family);
+        assert_eq!(paused(&family), [true, true]);
+        family.after(120).await;
+        assert_eq!(paused(&family), [false, true], "{undo}");
+        let own = family.parent();
+        let (phase, item) = if undo { (Phase::Undoing, Item::Undone) } else { (Phase::Forward, Item::Done) };
+        assert_eq!((own.phase, family.items().get(0)), (phase, item));
+        let waits = format!("waits for order {}, which is paused", Family::id(1, 0));
+        assert_eq!(own.steps[1].error, undo.then_some(waits));
+    }
+}
+
+// An order whose item has another input is undone first, and a pause may come in between.
+#[tokio::test]
+async fn a_look_resumes_an_order_that_another_is_to_replace() {
+    let mut family = Family::new(&stopping(), &on_error(CHILD), lines(1)).await;
+    family.answers = without(&[0]);
+    family.after(5).await;
+    assert_eq!(family.parent().phase, Phase::Error);
+    (family.answers, family.undoes_nothing) = (Box::new(good), true);
+    family.act(give(&[(0, json!({"sku": "other", "n": 7}))])).await;
+    family.after(10).await;
+    assert_eq!(family.child(0, 0).unwrap().phase, Phase::Undoing);
+    family.act(What::Pause).await;
+    assert!(family.child(0, 0).unwrap().paused_at.is_some());
+    family.undoes_nothing = false;
+    unpaused_alone(&mut family);
+    family.after(200).await;
+    assert_eq!((family.parent().phase, family.phases()[&(0, 0)]), (Phase::Processed, Phase::Undone));
+}
+
+/// Two lists side by side, of many open orders.
+fn two_lists() -> String {
+    let wide = wide(40);
+    let (lines, mail) =
+        (wide.find("[[step]]\nname = \"lines\"").unwrap(), wide.find("[[step]]\nname = \"mail\"").unwrap());
+    let more = wide[lines..mail].replace("\"lines\"", "\"more\"");
+    format!("{}{more}{}", &wide[..mail], wide[mail..].replace("[\"lines\"]", "[\"lines\", \"more\"]"))
+}
+
+fn id_of_more(item: usize) -> Id {
+    child::id_of_item("acme", &parent(), "more", item, 0)
+}
+
+// A hint names an item, and not its list.
+#[tokio::test]
+async fn an_end_in_one_list_is_not_taken_for_one_in_another() {
+    for first in ["lines", "more"] {
+        let mut family = Family::new(&two_lists(), &CHILD.replace("10s", "600s"), lines(40)).await;
+        family.answers = Box::new(silent);
+        family.after(5).await;
+        let states = |family: &Family| {
+            let own = family.parent();
+            [1, 2].map(|step| own.steps[step].kids.as_ref().unwrap().items.as_ref().unwrap().get(4))
+        };
+        assert_eq!(states(&family), [Item::Open; 2]);
+        let mut ends = [("lines", Family::id(4, 0)), ("more", id_of_more(4))];
+        ends.sort_by_key(|(list, _)| *list != first);
+        for (n, (list, id)) in ends.into_iter().enumerate() {
+            let reply = Reply::new(id.clone(), "pick", 1, done(json!({"box": 4})));
+            family.handle(&id, Event::Reply(reply)).await;
+            family.after(3).await;
+            let is = |this: &str| if n == 1 || this == list { Item::Done } else { Item::Open };
+            assert_eq!(states(&family), [is("lines"), is("more")], "{first}");
+        }
+    }
+}
+
+// Nothing tells the parent of it, whichever way an order failed.
+#[tokio::test]
+async fn a_lost_hint_of_a_failure_is_made_up_for() {
+    for child in [CHILD.to_owned(), on_error(CHILD)] {
+        let mut family = Family::new(&stopping(), &child, lines(2)).await;
+        family.answers = without(&[1]);
+        family.loses_hints = true;
+        family.after(30).await;
+        assert_eq!(family.parent().phase, Phase::Forward);
+        assert_ne!(family.child(1, 0).unwrap().phase, Phase::Forward);
+        family.after(60).await;
+        let own = family.parent();
+        assert_eq!((own.phase, family.items().get(1)), (Phase::Error, Item::Failed));
+        assert!(own.reason.unwrap().contains("1 of 2 orders failed: order ord_"));
+    }
+}
+
+// What is left of the list must not begin, and the sweep alone says that the order is too late.
+#[tokio::test]
+async fn a_hint_after_the_deadline_of_an_order_begins_and_ends_nothing() {
+    let text = format!("deadline = \"60s\"\n{}", PARENT.replace("at_once = 3", "at_once = 1").trim_start());
+    let mut family = Family::new(&text, &CHILD.replace("10s", "600s"), lines(1)).await;
+    family.answers = Box::new(silent);
+    family.play().await;
+    let reply = family.held(0);
+    family.now.store(100_000, Ordering::Relaxed);
+    let before = family.parent();
+    family.handle(&Family::id(0, 0), Event::Reply(reply)).await;
+    family.play().await;
+    family.handle(&parent(), Event::Hint { seen: before.version, part: 1 }).await;
+    family.play().await;
+    let own = family.parent();
+    assert_eq!((own.version, own.phase, family.phases().len()), (before.version, Phase::Forward, 1));
+    family.after(700).await;
+    assert_eq!(family.parent().phase, Phase::Undone);
+    assert_eq!((family.phases().len(), family.count("do mail")), (1, 0));
+    assert!(family.count("undo pick 0") > 0);
+}
+
+// The records of the first hundred are released; one of the next cannot be written. The message that brings these comes again.
+#[tokio::test]
+async fn a_release_goes_on_with_the_part_that_failed() {
+    let mut family = Family::new(PARENT, CHILD, lines(230)).await;
+    family.store.tables().tasks.values_mut().for_each(|task| task.expires = true);
+    family.engine = instance("s2", &family.store, &family.queues, &family.now, Layout::new());
+    family.answers = Box::new(|request| match request.step.as_str() {
+        "mail" => Outcome::NotYet { why: "w".into() },
+        _ => good(request),
+    });
+    family.after(3).await;
+    assert_eq!(family.items().count(|item| item == Item::Done), 230);
+    *family.store.unwritable.lock().unwrap() = Some(Family::id(150, 0));
+    let reply = Reply::new(parent(), "mail", 1, done(json!(null)));
+    family.handle(&parent(), Event::Reply(reply)).await;
+    family.play().await;
+    assert_eq!(family.parent().phase, Phase::Processed);
+    let released = |family: &Family| -> Vec<usize> {
+        (0..230).filter(|item| family.child(*item, 0).unwrap().parent.unwrap().released).collect()
+    };
+    assert_eq!(released(&family), (0..200).filter(|item| *item != 150).collect::<Vec<_>>());
+    *family.store.unwritable.lock().unwrap() = None;
+    let again = Event::Hint { seen: family.parent().version, part: 2 };
+    family.handle(&parent(), again).await;
+    family.play().await;
+    assert_eq!(released(&family), (0..230).collect::<Vec<_>>());
+}
+
+// An order that took the place of another does not end the care for that one.
+#[tokio::test]
+async fn orders_of_earlier_rounds_expire_with_their_parent_too() {
+    let mut family = Family::new(&stopping(), CHILD, lines(2)).await;
+    family.store.tables().tasks.values_mut().for_each(|task| task.expires = true);
+    family.engine = instance("s2", &family.store, &family.queues, &family.now, Layout::new());
+    family.answers = without(&[1]);
+    family.after(30).await;
+    for answers in [without(&[1]), Box::new(good)] {
+        assert_eq!(family.parent().phase, Phase::Error);
+        family.answers = answers;
+        family.resubmit().await;
+        family.after(60).await;
+    }
+    assert_eq!(family.parent().phase, Phase::Processed);
+    let released = |place: &(usize, u32)| family.child(place.0, place.1).unwrap().parent.unwrap().released;
+    let places: Vec<(usize, u32)> = family.phases().into_keys().collect();
+    assert_eq!(places, [(0, 0), (1, 0), (1, 1), (1, 2)]);
+    assert!(places.iter().all(released), "{places:?}");
+}
+
+// Whatever was wrong with it may be right by then.
+#[tokio::test]
+async fn a_refused_item_is_tried_again_by_a_resubmission_alone() {
+    let mut family = Family::new(&stopping().replace("0%", "50%"), CHILD, lines(2)).await;
+    let other =
+        Task { phase: Phase::Processed, ..Task::new(submission(&Family::id(1, 0).0, false), &workflow(CHILD), at(0)) };
+    family.store.tables().tasks.insert(other.id.clone(), other.clone());
+    family.answers = without(&[0]);
+    family.after(60).await;
+    assert_eq!(family.parent().phase, Phase::Error);
+    assert_eq!([0, 1].map(|item| family.items().get(item)), [Item::Failed, Item::Refused]);
+    family.store.tables().tasks.remove(&other.id);
+    family.after(60).await;
+    assert_eq!((family.items().get(1), family.child(1, 0)), (Item::Refused, None));
+    family.answers = Box::new(good);
+    family.resubmit().await;
+    family.after(60).await;
+    assert_eq!(family.parent().phase, Phase::Processed, "{:?}", family.parent().reason);
+    assert_eq!((family.report()["done"].clone(), family.child(1, 0).unwrap().phase), (json!(2), Phase::Processed));
 }
