@@ -1,14 +1,16 @@
-//! A parent and the orders for the items of its list: every order of messages, with each one lost, late or delivered twice. The parent is the
-//! real core. An order of an item is what its parent can see of one: `family` proves that real ones behave so.
+//! A parent and the orders for the items of its list, perhaps with another step beside it: every order of messages, with each one lost, late
+//! or delivered twice. The parent is the real core. An order of an item is what its parent can see of one: `family` proves that real ones
+//! behave so.
 
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use shared::decision::{Act, Decision, Event, Turn, What};
 use shared::items::{Item, Items};
-use shared::message::Effect;
+use shared::message::{Effect, Outcome, Reply};
 use shared::order::Id;
 use shared::outputs::Outputs;
 use shared::scheduler::schedule;
+use shared::step::State as Of;
 use shared::supervisor::{Verdict, supervise};
 use shared::task::{Parent, Phase, Priority, Submission, Task};
 use shared::workflow::Workflow;
@@ -26,6 +28,10 @@ const MOST_TICKS: usize = 60;
 /// How often a person has to resubmit it then, at most.
 const MOST_RESUBMITS: usize = 2;
 
+/// The step beside the list.
+const BESIDE: &str =
+    "[[step]]\nname = \"b\"\nafter = []\nagent = \"x\"\ntimeout = \"10s\"\nretry = { max = 1, backoff = [] }\n";
+
 /// The order of an item, and the round in which it was made.
 pub type Place = (usize, u32);
 
@@ -42,6 +48,8 @@ pub enum Is {
 pub struct Kid {
     is: Is,
     round: u32,
+    /// With its parent.
+    paused: bool,
     /// Something was done and is not undone.
     did: bool,
 }
@@ -51,22 +59,46 @@ pub enum Asked {
     Begin,
     Undo,
     Resubmit,
+    Pause,
+    Resume,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Msg {
-    Wake { seen: u64 },
-    Hint { seen: u64, part: u32 },
-    Ask { place: Place, round: u32, wish: Asked },
+    Wake {
+        seen: u64,
+    },
+    Hint {
+        seen: u64,
+        part: u32,
+    },
+    Ask {
+        place: Place,
+        round: u32,
+        wish: Asked,
+    },
+    /// Of the step beside the list.
+    Request {
+        attempt: u32,
+        by: i64,
+    },
+    Reply {
+        attempt: u32,
+        good: bool,
+    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
     Deliver(Msg),
+    /// The agent of the step beside the list refuses.
+    Refuse(Msg),
     Ends(Place, bool),
     Supervise,
     Cancel,
     Resubmit,
+    Pause,
+    Resume,
     Tick,
     /// Only with the defect that asks before it saves: the save is lost.
     AskWithoutSave(Msg),
@@ -99,10 +131,28 @@ pub enum Defect {
     AgainIsOpen,
     /// The step is done once nothing is open.
     NothingOpenIsDone,
+    /// A pause ends where the message of its end arrives, and no look makes up for it.
+    LookLeavesThePause,
+    /// A list goes on in a pause of its order: what has ended makes room.
+    OpensInAPause,
+    /// A pause leaves the orders as they are, so they run on.
+    PauseStaysAbove,
+    /// An order is done once its list is.
+    ListIsAll,
+    /// A list that is open when another step fails is left as it is.
+    FailureLeavesTheList,
+    /// A list goes on while its order is in Error for another step.
+    OpensInError,
+    /// A person who resubmits another step begins the list anew.
+    ResubmitBeginsTheList,
+    /// After a pause the next look is as far away as ever.
+    ResumeIsNotDue,
+    /// The attempt of a step beside the list ends the wait for the list.
+    ReplyEndsTheList,
 }
 
 impl Defect {
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 21] = [
         Self::EndsAreCounted,
         Self::CreateThenSave,
         Self::AbsentIsUndone,
@@ -115,6 +165,15 @@ impl Defect {
         Self::BeginReplaces,
         Self::AgainIsOpen,
         Self::NothingOpenIsDone,
+        Self::LookLeavesThePause,
+        Self::OpensInAPause,
+        Self::PauseStaysAbove,
+        Self::ListIsAll,
+        Self::FailureLeavesTheList,
+        Self::OpensInError,
+        Self::ResubmitBeginsTheList,
+        Self::ResumeIsNotDue,
+        Self::ReplyEndsTheList,
     ];
 }
 
@@ -127,9 +186,12 @@ pub struct Plan {
     pub then: &'static str,
     /// An order that fails stops. Otherwise it undoes itself.
     pub stops: bool,
+    /// Another step runs at the same time. It may fail instead of an order of an item.
+    pub beside: bool,
     pub fails: u8,
     pub cancels: u8,
     pub resubmits: u8,
+    pub pauses: u8,
     pub ticks: u8,
 }
 
@@ -142,6 +204,7 @@ pub struct State {
     pub fails: u8,
     pub cancels: u8,
     pub resubmits: u8,
+    pub pauses: u8,
     pub ticks: u8,
     pub broken: Option<&'static str>,
 }
@@ -175,11 +238,12 @@ impl List {
         let read = |text: String| parse("m", &text, Known { agents: &["x"], inputs: &[] }).expect("the model's own");
         let parent = format!(
             "name = \"p\"\non_failure = \"{}\"\n[[step]]\nname = \"k\"\neach = {:?}\nworkflow = \"c\"\nwith = {{}}\n\
-             at_once = {}\ntolerate = \"{}\"\n",
+             at_once = {}\ntolerate = \"{}\"\n{}",
             plan.then,
             vec![1; plan.items],
             plan.at_once,
-            plan.tolerate
+            plan.tolerate,
+            if plan.beside { BESIDE } else { "" }
         );
         let child = "name = \"c\"\n[[step]]\nname = \"a\"\nagent = \"x\"\ntimeout = \"10s\"\n".to_owned();
         Self { plan, defect, parent: read(parent), child: read(child), ends_well: Mutex::default() }
@@ -217,8 +281,10 @@ impl List {
             Is::Undoing => Phase::Undoing,
             Is::Undone => Phase::Undone,
         };
-        let parent = Parent { id: own_id(), step: "k".into(), item, round: kid.round, paused: false, released: false };
-        Task { phase, parent: Some(parent), ..self.new_task(id_of(place), &self.child) }
+        let (round, paused) = (kid.round, kid.paused);
+        let parent = Parent { id: own_id(), step: "k".into(), item, round, paused, released: false };
+        let paused_at = paused.then(|| at(0));
+        Task { phase, paused_at, parent: Some(parent), ..self.new_task(id_of(place), &self.child) }
     }
 
     /// What is known of other orders: the truth, unless a defect reads something else.
@@ -229,7 +295,7 @@ impl List {
         for place in self.places() {
             let mut kid = state.kids.get(&place).copied();
             if self.has(Defect::AbsentIsUndone) && kid.is_none() && state.own.phase == Phase::Undoing {
-                kid = Some(Kid { is: Is::Undone, round, did: false });
+                kid = Some(Kid { is: Is::Undone, round, paused: false, did: false });
             }
             if let Some(kid) = kid.as_mut().filter(|_| self.has(Defect::OldRoundCounts)) {
                 kid.round = round;
@@ -258,7 +324,20 @@ impl List {
 
     fn decide(&self, state: &State, event: &Event) -> Decision {
         let (input, outputs) = (json!({}), self.read(state));
-        schedule(&state.own, event, &self.turn(state.now, &input, &outputs))
+        let mut own = Task::clone(&state.own);
+        if self.has(Defect::OpensInAPause) && matches!(event, Event::Hint { .. }) {
+            own.paused_at = None;
+        }
+        if self.has(Defect::OpensInError) && matches!(event, Event::Hint { .. }) && own.phase == Phase::Error {
+            own.phase = Phase::Forward;
+        }
+        let mut decision = schedule(&own, event, &self.turn(state.now, &input, &outputs));
+        if let (true, Decision::Save { task, .. }) =
+            (own.paused_at.is_none() && !matches!(event, Event::Act(_)), &mut decision)
+        {
+            task.paused_at = state.own.paused_at;
+        }
+        decision
     }
 
     fn on(&self, state: &mut State, event: &Event) {
@@ -275,6 +354,13 @@ impl List {
             };
             effects.retain(|effect| !matches!(effect, Effect::Child(ask) if was_open(ask)));
         }
+        let is_of_a_look = |ask: &ToChild| ask.wish == Wish::Resume && !matches!(event, Event::Act(_));
+        if self.has(Defect::LookLeavesThePause) {
+            effects.retain(|effect| !matches!(effect, Effect::Child(ask) if is_of_a_look(ask)));
+        }
+        if self.has(Defect::PauseStaysAbove) {
+            effects.retain(|effect| !matches!(effect, Effect::Child(ask) if ask.wish == Wish::Pause));
+        }
         if let Some(task) = task {
             self.save(state, task);
         }
@@ -284,6 +370,11 @@ impl List {
     fn save(&self, state: &mut State, mut task: Task) {
         task.log.clear();
         task.books = None;
+        let open = |task: &Task| items(task).map_or(0, |items| items.count(|item| item == Item::Open));
+        let is_held = task.paused_at.is_some() && state.own.paused_at.is_some() || state.own.phase == Phase::Error;
+        if is_held && open(&task) > open(&state.own) {
+            state.broken = Some("an item begins although nothing may go forward");
+        }
         let rounds = |task: &Task| task.steps[0].kids.as_ref().map_or(0, |kids| kids.round);
         let is_again = rounds(&task) > rounds(&state.own);
         let each = |task: &mut Task, change: &dyn Fn(Item) -> Item| {
@@ -309,6 +400,29 @@ impl List {
         {
             task.phase = Phase::Processed;
         }
+        let waits = |task: &Task| matches!(task.steps[0].state, Of::Waiting { .. });
+        let is_settled = |task: &Task| task.steps.get(1).is_none_or(|step| step.claim().is_none());
+        if self.has(Defect::ListIsAll) && task.phase == Phase::Forward && task.steps[0].is_settled() {
+            task.phase = Phase::Processed;
+        }
+        if self.has(Defect::FailureLeavesTheList) && task.phase == Phase::Undoing && waits(&state.own) {
+            (task.steps[0].state, task.steps[0].kids, task.steps[0].attempt) =
+                (Of::Pending { not_before: None }, None, 0);
+        }
+        if self.has(Defect::ResubmitBeginsTheList) && state.own.phase == Phase::Error && task.phase == Phase::Forward {
+            task.steps[0] = shared::step::Step::new();
+            task.due = Some(at(state.now));
+        }
+        let is_resumed = state.own.paused_at.is_some() && task.paused_at.is_none();
+        if let (true, Of::Waiting { until, .. }) =
+            (self.has(Defect::ResumeIsNotDue) && is_resumed, &mut task.steps[0].state)
+        {
+            *until = at(state.now + 2 * TICK * MOST_TICKS as i64);
+            task.due = Some(*until);
+        }
+        if self.has(Defect::ReplyEndsTheList) && waits(&task) && is_settled(&task) && !is_settled(&state.own) {
+            task.steps[0].state = Of::Processed;
+        }
         state.own = Arc::new(task);
     }
 
@@ -322,11 +436,11 @@ impl List {
                 Effect::Child(ask) => drop(state.net.insert(self.asked(&ask))),
                 // Sent at once.
                 Effect::Alert(alert) => self.on(state, &Event::AlertSent { version: alert.version }),
-                Effect::Request(_)
-                | Effect::Notice(_)
-                | Effect::Reply(_)
-                | Effect::SetAside(_)
-                | Effect::Strained(_) => {}
+                Effect::Request(request) => {
+                    let by = request.complete_by.as_second() - at(0).as_second();
+                    state.net.insert(Msg::Request { attempt: request.attempt, by });
+                }
+                Effect::Notice(_) | Effect::Reply(_) | Effect::SetAside(_) | Effect::Strained(_) => {}
             }
         }
     }
@@ -336,7 +450,9 @@ impl List {
             Wish::Begin(_) => Asked::Begin,
             Wish::Undo => Asked::Undo,
             Wish::Resubmit => Asked::Resubmit,
-            _ => unreachable!("nobody pauses here"),
+            Wish::Pause => Asked::Pause,
+            Wish::Resume => Asked::Resume,
+            Wish::Release | Wish::Keep => unreachable!("nothing expires here"),
         };
         let place = self.places().find(|place| id_of(*place) == ask.id).expect("an order of the list");
         Msg::Ask { place, round: ask.parent.round, wish }
@@ -352,6 +468,20 @@ impl List {
                 self.on(state, &Event::Hint { seen, part });
             }
             Msg::Ask { place, round, wish } => self.do_ask(state, place, round, wish),
+            Msg::Request { attempt, by } => self.answer(state, attempt, by, true),
+            Msg::Reply { attempt, good } => {
+                let outcome = match good {
+                    true => Outcome::Done { output: json!(null) },
+                    false => Outcome::Failed { error: "e".into() },
+                };
+                self.on(state, &Event::Reply(Reply::new(own_id(), "b", attempt, outcome)));
+            }
+        }
+    }
+
+    fn answer(&self, state: &mut State, attempt: u32, by: i64, good: bool) {
+        if state.now < by {
+            state.net.insert(Msg::Reply { attempt, good });
         }
     }
 
@@ -367,7 +497,7 @@ impl List {
 
     /// What the engine does in the store.
     fn do_ask(&self, state: &mut State, place: Place, round: u32, wish: Asked) {
-        let new = Kid { is: Is::Running, round, did: false };
+        let new = Kid { is: Is::Running, round, paused: false, did: false };
         let hint = Msg::Hint { seen: place.0 as u64, part: 0 };
         match (wish, state.kids.get_mut(&place)) {
             (Asked::Begin, Some(_)) if !self.has(Defect::BeginReplaces) => {}
@@ -383,8 +513,9 @@ impl List {
                 }
             }
             (Asked::Undo, Some(kid)) => {
-                if !matches!(kid.is, Is::Undone) {
-                    kid.is = Is::Undoing;
+                if !matches!(kid.is, Is::Undoing | Is::Undone) {
+                    // It has to be done whatever was paused.
+                    (kid.is, kid.paused) = (Is::Undoing, false);
                 }
             }
             (Asked::Resubmit, Some(kid)) if kid.round < round && kid.is != Is::Undone => {
@@ -396,11 +527,16 @@ impl List {
                 }
             }
             (Asked::Resubmit, _) => {}
+            (Asked::Pause, Some(kid)) if matches!(kid.is, Is::Running | Is::Undoing) => {
+                kid.paused = true;
+            }
+            (Asked::Resume, Some(kid)) => kid.paused = false,
+            (Asked::Pause | Asked::Resume, _) => {}
         }
     }
 
     fn ends_so(&self, state: &mut State, place: Place, good: bool) {
-        let Some(kid) = state.kids.get_mut(&place) else { return };
+        let Some(kid) = state.kids.get_mut(&place).filter(|kid| !kid.paused) else { return };
         (kid.is, kid.did) = match (kid.is, good) {
             (Is::Running, true) => (Is::Done, true),
             (Is::Running, false) if self.plan.stops => (Is::Stopped, true),
@@ -449,6 +585,10 @@ impl List {
             return true;
         }
         let (mut state, mut resubmits) = (State { net: BTreeSet::new(), ..state.clone() }, 0);
+        if state.own.paused_at.is_some() {
+            self.person(&mut state, What::Resume);
+            state.net.clear();
+        }
         for _ in 0..MOST_TICKS {
             if Self::is_due(&state) {
                 self.supervise(&mut state);
@@ -491,6 +631,7 @@ impl Model for List {
             fails: 0,
             cancels: 0,
             resubmits: 0,
+            pauses: 0,
             ticks: 0,
             broken: None,
         }]
@@ -504,7 +645,11 @@ impl Model for List {
         if self.has(Defect::CreateThenSave) {
             actions.extend(state.net.iter().copied().map(Action::AskWithoutSave));
         }
-        for (place, kid) in &state.kids {
+        if state.fails < self.plan.fails {
+            let requests = state.net.iter().filter(|msg| matches!(msg, Msg::Request { .. }));
+            actions.extend(requests.copied().map(Action::Refuse));
+        }
+        for (place, kid) in state.kids.iter().filter(|(_, kid)| !kid.paused) {
             if matches!(kid.is, Is::Running | Is::Undoing) {
                 actions.push(Action::Ends(*place, true));
             }
@@ -521,6 +666,13 @@ impl Model for List {
         if state.resubmits < self.plan.resubmits && state.own.phase == Phase::Error {
             actions.push(Action::Resubmit);
         }
+        let is_paused = state.own.paused_at.is_some();
+        if state.pauses < self.plan.pauses && !is_paused {
+            actions.push(Action::Pause);
+        }
+        if is_paused {
+            actions.push(Action::Resume);
+        }
         if state.ticks < self.plan.ticks {
             actions.push(Action::Tick);
         }
@@ -530,6 +682,11 @@ impl Model for List {
         let mut state = last.clone();
         match action {
             Action::Deliver(msg) => self.deliver(&mut state, msg),
+            Action::Refuse(msg) => {
+                let Msg::Request { attempt, by } = msg else { return None };
+                self.answer(&mut state, attempt, by, false);
+                state.fails += 1;
+            }
             Action::Ends(place, good) => {
                 self.ends_so(&mut state, place, good);
                 state.fails += u8::from(!good);
@@ -543,6 +700,11 @@ impl Model for List {
                 self.person(&mut state, What::Resubmit { step: None, input: None });
                 state.resubmits += 1;
             }
+            Action::Pause => {
+                self.person(&mut state, What::Pause);
+                state.pauses += 1;
+            }
+            Action::Resume => self.person(&mut state, What::Resume),
             Action::Tick => {
                 state.now += TICK;
                 state.ticks += 1;
@@ -591,7 +753,8 @@ impl Model for List {
                 let Some(items) = items(own).filter(|_| own.phase == Phase::Processed) else { return true };
                 let failed = items.count(|item| item == Item::Failed);
                 let tolerated = list.parent.steps[0].each().map_or(0, |each| each.tolerated(items.total()));
-                items.count(|item| item == Item::Done) + failed == items.total() && failed <= tolerated
+                let is_whole = items.count(|item| item == Item::Done) + failed == items.total() && failed <= tolerated;
+                is_whole && own.steps.iter().all(shared::step::Step::is_settled)
             }),
             Property::always("an order takes the place of one that is undone", |list: &Self, state: &State| {
                 let of = |item: usize| state.kids.iter().filter(move |(place, _)| place.0 == item);
@@ -601,6 +764,16 @@ impl Model for List {
                 let open = items(&state.own).map_or(0, |items| items.count(|item| item == Item::Open));
                 open <= list.plan.at_once
                     && state.kids.values().filter(|kid| kid.is == Is::Running).count() <= list.plan.at_once
+            }),
+            Property::always("a pause reaches what it finds", |_: &Self, state: &State| {
+                // Its messages are delivered, and no other.
+                let pauses = |msg: &&Msg| matches!(msg, Msg::Ask { wish: Asked::Pause, .. });
+                let has_pause = |place: &Place| {
+                    state.net.iter().filter(pauses).any(|msg| matches!(msg, Msg::Ask { place: of, .. } if of == place))
+                };
+                let is_open = |kid: &Kid| matches!(kid.is, Is::Running | Is::Undoing);
+                state.own.paused_at.is_none()
+                    || state.kids.iter().all(|(place, kid)| !is_open(kid) || kid.paused || has_pause(place))
             }),
             Property::always("it ends, whatever is lost", |list: &Self, state: &State| list.ends(state)),
             Property::sometimes("it is processed", |_: &Self, state: &State| state.own.phase == Phase::Processed),
