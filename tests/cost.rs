@@ -115,6 +115,11 @@ impl Meter {
             "Query" => {}
             "PutItem" if is_of_all(&body["Item"]) => {}
             "GetItem" | "UpdateItem" | "DeleteItem" if is_of_all(&body["Key"]) => {}
+            "UpdateItem" if key(&body["Key"]).starts_with("output#") => {
+                self.writes += 1;
+                let text = &body["ExpressionAttributeValues"][":text"];
+                self.put(&json!({ "pk": body["Key"]["pk"], "output": text }), 1);
+            }
             "UpdateItem" => self.rearm(&body),
             "PutItem" => {
                 self.writes += 1;
@@ -738,4 +743,72 @@ async fn the_cost_sheet_is_what_waits_cost() {
         writeln!(text, "| {name} | {} | {one:.2} | {ten:.2} |", all.join(" | ")).unwrap();
     }
     hold("cost.md", "waits", &text);
+}
+
+/// Numbers of items of the lists in the sheet.
+const LISTS: [usize; 2] = [10, 1000];
+
+/// What a list of so many items costs: an order that makes a call for each, 100 at a time.
+async fn list(waits: &Waits, items: usize) -> Meter {
+    waits.begin();
+    let world = &waits.bench.world;
+    let input: Value = (0..items).collect();
+    let id = world.accept("list", &format!("list-{items}"), json!({ "items": input })).await;
+    waits.invoked(true);
+    // The looks that no end of an order brings come a second later.
+    for _ in 0..items {
+        waits.settle(10).await;
+        if world.task(&id).await.process_state() != ProcessState::Processing {
+            break;
+        }
+        tokio::time::advance(std::time::Duration::from_secs(1)).await;
+    }
+    world.no_faults();
+    let task = world.task(&id).await;
+    assert_eq!(task.process_state(), ProcessState::Processed, "{:?}", task.reason);
+    assert_eq!(task.steps[1].output, Some(json!({ "done": items })));
+    waits.bench.meter.lock().unwrap().clone()
+}
+
+/// What Step Functions bills for a million items of a Distributed Map whose executions have one state: Standard, and Express.
+fn distributed_map(items: usize, prices: &Prices) -> [f64; 2] {
+    let of = |engine: &str, name: &str| prices.0["others"][engine][name].as_float().unwrap();
+    let transition = of("Step Functions, Standard", "price");
+    let (standard, express) = (prices.of("distributed_map", "standard"), prices.of("distributed_map", "express"));
+    let (request, duration) = (of("Step Functions, Express", "price"), of("Step Functions, Express", "more"));
+    // The state of the list itself is one more.
+    let own = transition / items as f64;
+    [own + standard * transition, own + express * transition + request + duration]
+}
+
+// J1: what a list costs is counted like an order, beside the same items in a Distributed Map.
+#[tokio::test(start_paused = true)]
+async fn the_cost_sheet_is_what_lists_cost() {
+    let text = "name = \"list\"\n[[step]]\nname = \"items\"\nafter = []\neach = \"${input.items}\"\nat_once = 100\n\
+        agent = \"noop\"\ntimeout = \"60s\"\nwith = { n = \"${item}\" }\n\
+        [[step]]\nname = \"sum\"\nafter = [\"items\"]\nvalue = { done = \"${outputs.items.done}\" }\n";
+    let (waits, prices) = (Waits::start(&[text]).await, Prices::read());
+    let mut table = String::from(
+        "| items | write units | read units | SQS requests | invocations | USD a million items | USD, the list | \
+         Distributed Map, Standard | Distributed Map, Express |\n|---|---|---|---|---|---|---|---|---|\n",
+    );
+    for items in LISTS {
+        let meter = list(&waits, items).await;
+        // Counted for one order, and wanted for an item.
+        let all = More::of(&meter, &Meter::default(), 1);
+        let each = |n: f64| units(n * ORDERS as f64 / items as f64);
+        let dollars = all.dollars(&prices) * ORDERS as f64 / items as f64;
+        let [standard, express] = distributed_map(items, &prices);
+        writeln!(
+            table,
+            "| {items} | {} | {} | {} | {} | {dollars:.2} | {:.4} | {standard:.2} | {express:.2} |",
+            each(all.write_units),
+            each(all.read_units),
+            each(all.sqs_requests),
+            each(all.invocations.iter().sum()),
+            dollars * items as f64 / 1e6,
+        )
+        .unwrap();
+    }
+    hold("cost.md", "lists", &table);
 }
