@@ -145,7 +145,7 @@ fn heartbeats_make_no_order_young() {
 }
 
 // What a person writes in place of a record that cannot be read may have lost until when the agent may act. A heartbeat leaves
-// `updated_at`, and its attempt may have days; but nobody gave it more than two heartbeats, by any clock.
+// `updated_at`, and its attempt may have days; but no save gave it more than two heartbeats, by any clock.
 #[test]
 fn an_undo_waits_for_heartbeats_that_a_text_has_forgotten() {
     for (mended, until) in [(30_000, 51_000), (45_000, 60_000)] {

@@ -1300,7 +1300,7 @@ async fn a_hint_after_the_deadline_of_an_order_begins_and_ends_nothing() {
     assert!(family.count("undo pick 0") > 0);
 }
 
-// The records of the first hundred are released; one of the next cannot be written. The message that brings these comes again.
+// The records of the first hundred are released; one of the next cannot be written. That message is redelivered.
 #[tokio::test]
 async fn a_release_goes_on_with_the_part_that_failed() {
     let mut family = Family::new(PARENT, CHILD, lines(230)).await;

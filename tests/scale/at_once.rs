@@ -7,7 +7,7 @@ use futures::future::{join, join_all};
 /// `SchedulerConcurrency` and the size of a batch, as in template.yaml.
 const SCHEDULERS: usize = 20;
 const BATCH: usize = 10;
-/// When a message that was not handled comes again: the visibility timeout of the template.
+/// When a message that was not handled is redelivered: the visibility timeout of the template.
 const AGAIN: Duration = Duration::from_secs(180);
 
 /// How late waits ended, and what it took.
@@ -122,7 +122,7 @@ fn waits_that_end_in_one_instant_end_within_seconds_of_it() {
         // A warm supervisor sends each Wake once. One whose sweep sees the instant takes some for lost.
         assert!(bill.wakes as usize <= orders * if is_cold { 2 } else { 1 } + put_off, "{bill:?}");
         assert!(put_off == 0 || seconds % 60 < 30, "a sweep before the instant only reads: {put_off}");
-        // The end of a wait is a write of the record and one of the list of what waits; a message that came twice may try in vain. The lease is
+        // The end of a wait is a write of the record and one of the list of what waits; a redelivered message may fail its condition. The lease is
         // read and written a few times a sweep.
         let most = 2 * bill.wakes as usize + 3 * put_off + 4 * sweeps;
         assert!(bill.write_units <= most as f64, "{bill:?}, at most {most}");
