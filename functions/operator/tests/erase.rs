@@ -14,7 +14,11 @@ use shared::time::SignedDuration;
 use shared::workflow::file::{Known, parse};
 use shared::workflow::{Workflow, child};
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use stepwarden_aws::item;
+use stepwarden_embedded::{Call, Fault};
+use tokio::sync::Notify;
 
 /// What must be in no table afterwards.
 const PRIVATE: &str = "jane@example.org";
@@ -234,6 +238,33 @@ async fn an_erasure_that_was_cut_short_is_finished_by_the_next_request() {
     assert_eq!((status, &answer["detail"]), (200, &json!("bob: request 17")));
     assert_eq!(found(&world).await, Vec::<String>::new());
     assert!(world.task(&below).await.erased().is_some());
+}
+
+// The order is run again between the list of what it started and the first write. Nothing below it is erased by that list.
+#[tokio::test]
+async fn an_order_that_is_run_again_meanwhile_is_not_erased() {
+    let world = World::new().await;
+    let (parent, _) = family(&world, "k").await;
+    let (begins, is_over) = (Arc::new(Notify::new()), Arc::new(AtomicBool::new(false)));
+    let (reached, waits) = (Arc::clone(&begins), Arc::clone(&is_over));
+    world.endpoints.set_fault_hook(Some(Arc::new(move |call: &Call<'_>| {
+        let is_early = call.operation == "TransactWriteItems" && !waits.load(Ordering::Relaxed);
+        is_early.then(|| {
+            reached.notify_one();
+            Fault::Throttle
+        })
+    })));
+    let again = async {
+        begins.notified().await;
+        let answer = world.act(&parent, "run-again", json!({"from": ["line"]})).await;
+        is_over.store(true, Ordering::Relaxed);
+        answer
+    };
+    let (erased, again) = tokio::join!(erase(&world, &parent, "bob"), again);
+    world.endpoints.set_fault_hook(None);
+    assert_eq!(again.1["outcome"], "applied", "{again:?}");
+    assert_eq!(erased.0, 409, "{erased:?}");
+    assert_eq!(found(&world).await.len(), 4);
 }
 
 // The retention removes records. The inputs stay in the order table.
