@@ -166,6 +166,8 @@ pub struct Engine<S, M> {
     inputs: Mutex<LruCache<Id, Arc<Value>>>,
     /// The latest inputs that are too long for `inputs`: a step with a long list needs its order's again and again.
     long_inputs: Mutex<LruCache<Id, Arc<Value>>>,
+    /// Orders whose lists a hint looks at just now.
+    looks: Mutex<HashSet<Id>>,
     /// The latest lists of steps.
     lists: Mutex<LruCache<Hash, Arc<Vec<Value>>>>,
     /// Outputs beside records.
@@ -249,6 +251,7 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
             tasks: Mutex::new(LruCache::new(size)),
             inputs: Mutex::new(LruCache::new(size)),
             long_inputs: Mutex::new(LruCache::new(MAX_LONG)),
+            looks: Mutex::new(HashSet::new()),
             lists: Mutex::new(LruCache::new(MAX_LONG)),
             outputs: Mutex::new(LruCache::unbounded()),
             workflows: Mutex::new(HashMap::new()),
@@ -558,6 +561,8 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
             let may_end = workflow.output.is_some() && events.iter().any(|event| !matches!(event, Event::Hint { .. }));
             let mut needs = may_end || events.iter().any(|event| takes_turns(event));
             let outputs = self.outputs_with_lists();
+            outputs.know_look(lock(&self.looks).contains(id));
+            let mut look = None;
             let fold = loop {
                 let input = match needs {
                     true => self.input(&task, &workflow).await?,
@@ -565,6 +570,9 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
                 };
                 let turn = self.turn(&workflow, &input, &agents, &outputs);
                 let mut fold = self.fold(&task, events, &turn, full);
+                if outputs.wants_orders() {
+                    look = look.or_else(|| Look::begin(&self.looks, id));
+                }
                 while self.know_outputs(&task, &outputs).await? {
                     fold = self.fold(&task, events, &turn, full);
                 }
@@ -775,6 +783,21 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
 
     fn stamp(&self) -> String {
         format!("{}/{}", self.config.instance, self.saves.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+/// A decision that reads the orders of an order's lists; the first one at a time.
+struct Look<'a>(&'a Mutex<HashSet<Id>>, Id);
+
+impl<'a> Look<'a> {
+    fn begin(looks: &'a Mutex<HashSet<Id>>, id: &Id) -> Option<Self> {
+        lock(looks).insert(id.clone()).then(|| Self(looks, id.clone()))
+    }
+}
+
+impl Drop for Look<'_> {
+    fn drop(&mut self) {
+        lock(self.0).remove(&self.1);
     }
 }
 

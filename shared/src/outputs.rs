@@ -74,6 +74,8 @@ struct Found {
     wants_input: bool,
     /// What steps with `each` work on. A long list takes milliseconds to evaluate.
     lists: BTreeMap<Hash, Arc<Vec<Value>>>,
+    /// Whether another decision of this process is reading the orders of the same lists.
+    is_looked_at: bool,
 }
 
 /// For decisions about tasks that have all their outputs in the record.
@@ -90,6 +92,7 @@ pub static NONE: Outputs = Outputs(Mutex::new(Found {
     missing_definitions: BTreeSet::new(),
     wants_input: false,
     lists: BTreeMap::new(),
+    is_looked_at: false,
 }));
 
 impl Outputs {
@@ -142,6 +145,19 @@ impl Outputs {
 
     pub(crate) fn wants_input(&self) -> bool {
         self.found().wants_input
+    }
+
+    pub(crate) fn is_looked_at(&self) -> bool {
+        self.found().is_looked_at
+    }
+
+    pub(crate) fn know_look(&self, is_looked_at: bool) {
+        self.found().is_looked_at = is_looked_at;
+    }
+
+    /// Whether the decision came upon other orders that have to be read.
+    pub(crate) fn wants_orders(&self) -> bool {
+        !self.found().missing_orders.is_empty()
     }
 
     /// Another order: `None` if it has to be read first, and `Some(None)` if there is none.

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use shared::decision::{Act, Event, What};
 use shared::engine::Engine;
 use shared::items::{Item, Items, MAX_ITEMS};
-use shared::message::{Effect, Outcome, Reply, Request, Wake};
+use shared::message::{Effect, NoticeKind, Outcome, Reply, Request, Wake};
 use shared::operator;
 use shared::order::{Id, Order};
 use shared::pools::Layout;
@@ -76,7 +76,10 @@ struct Faults {
 impl Between for Faults {
     async fn call(&self, method: &'static str, orders: &[&Id]) -> Result<(), Error> {
         match method {
-            "load_all" => drop(self.read[0].fetch_add(orders.len(), Ordering::Relaxed)),
+            "load_all" => {
+                self.read[0].fetch_add(orders.len(), Ordering::Relaxed);
+                tokio::task::yield_now().await;
+            }
             "load" => drop(self.read[1].fetch_add(1, Ordering::Relaxed)),
             _ => {}
         }
@@ -101,13 +104,22 @@ impl Between for Faults {
 }
 
 #[derive(Default)]
-struct Queues(Mutex<Vec<Effect>>);
+struct Queues {
+    sent: Mutex<Vec<Effect>>,
+    /// The queue of the submitter takes nothing.
+    refuses_notices: AtomicBool,
+}
 
 impl Messenger for Queues {
     async fn send(&self, effects: Vec<Effect>) -> Vec<Result<(), Error>> {
-        let answers = effects.iter().map(|_| Ok(())).collect();
-        self.0.lock().unwrap().extend(effects);
-        answers
+        let send = |effect| {
+            if matches!(effect, Effect::Notice(_)) && self.refuses_notices.load(Ordering::Relaxed) {
+                return Err(Error::Unavailable { what: "a queue".into(), source: "503".into() });
+            }
+            self.sent.lock().unwrap().push(effect);
+            Ok(())
+        };
+        effects.into_iter().map(send).collect()
     }
 }
 
@@ -126,6 +138,8 @@ struct Family {
     stuck: Vec<u64>,
     /// No undo is answered.
     undoes_nothing: bool,
+    /// The notices that the submitter got.
+    told: Vec<NoticeKind>,
     /// Every request, as `do pick 3`, or `do pay`.
     asked: Vec<String>,
     most_open: usize,
@@ -178,6 +192,7 @@ impl Family {
             loses_hints: false,
             stuck: Vec::new(),
             undoes_nothing: false,
+            told: Vec::new(),
             asked,
             most_open,
             looks,
@@ -209,7 +224,7 @@ impl Family {
 
     fn take(&mut self) {
         let now = self.now.load(Ordering::Relaxed);
-        let sent = std::mem::take(&mut *self.queues.0.lock().unwrap());
+        let sent = std::mem::take(&mut *self.queues.sent.lock().unwrap());
         let due = |effect: &Effect| match effect {
             Effect::Wake(_, delay) => now + i64::try_from(delay.as_millis()).unwrap(),
             _ => now,
@@ -254,6 +269,7 @@ impl Family {
                         self.handle(&request.task_id.clone(), reply).await;
                     }
                 }
+                Effect::Notice(notice) => self.told.push(notice.kind),
                 _ => {}
             }
         }
@@ -844,6 +860,21 @@ async fn an_item_costs_a_few_reads_and_one_hint() {
     assert!(looks as u64 <= saves + 5, "{looks}");
 }
 
+// Both would read all that is open, and only one of them could write what it finds. The last end is no such hint: no other follows it.
+#[tokio::test]
+async fn of_two_hints_at_once_one_reads_what_is_open() {
+    let mut family = Family::new(&wide(100), &CHILD.replace("10s", "600s"), lines(100)).await;
+    family.answers = Box::new(silent);
+    family.play().await;
+    for (second, reads) in [(65, 100), (99, 200)] {
+        let before = family.store.read[0].load(Ordering::Relaxed);
+        let hint = |seen| family.engine.handle(vec![(parent(), Event::Hint { seen, part: 0 })]);
+        let (one, other) = tokio::join!(hint(55), hint(second));
+        assert!(one[0].is_ok() && other[0].is_ok());
+        assert_eq!(family.store.read[0].load(Ordering::Relaxed) - before, reads, "{second}");
+    }
+}
+
 // Neither is the first of those that are open, nor the last, and nothing else ends.
 #[tokio::test]
 async fn an_end_that_is_no_reason_to_read_is_written_within_two_seconds() {
@@ -1278,26 +1309,57 @@ async fn a_lost_hint_of_a_failure_is_made_up_for() {
     }
 }
 
+// The queue of the submitter refuses the notice of a turn to undo that a child brought. The undo waits for it, also while another list is open.
+#[tokio::test]
+async fn the_notice_that_an_order_fails_with_its_list_is_not_lost() {
+    for (text, by_sweep) in [(PARENT.to_owned(), false), (two_lists(), true)] {
+        let mut family = Family::new(&text, &on_error(&CHILD.replace("10s", "600s")), lines(2)).await;
+        family.change(&parent(), |own| own.reply_queue = Some("acme".into()));
+        family.answers = Box::new(silent);
+        family.after(3).await;
+        family.told.clear();
+        family.queues.refuses_notices.store(true, Ordering::Relaxed);
+        let id = Family::id(1, 0);
+        family.handle(&id, Event::Reply(Reply::new(id.clone(), "pick", 1, failed()))).await;
+        family.play().await;
+        assert_eq!((family.parent().phase, family.told.len()), (Phase::Undoing, 0));
+        // The message comes again.
+        let hint = Event::Hint { seen: 1, part: 0 };
+        let again = family.engine.handle(vec![(parent(), hint.clone())]).await.remove(0);
+        assert_eq!(again.is_ok(), by_sweep);
+        family.queues.refuses_notices.store(false, Ordering::Relaxed);
+        family.handle(&parent(), hint).await;
+        family.play().await;
+        assert_eq!(family.told.is_empty(), by_sweep);
+        family.after(1300).await;
+        assert_eq!(family.parent().phase, Phase::Undone);
+        assert_eq!(family.told.first(), Some(&NoticeKind::Failed));
+        assert_eq!(family.told.last(), Some(&NoticeKind::Undone));
+    }
+}
+
 // What is left of the list must not begin, and the sweep alone says that the order is too late.
 #[tokio::test]
 async fn a_hint_after_the_deadline_of_an_order_begins_and_ends_nothing() {
-    let text = format!("deadline = \"60s\"\n{}", PARENT.replace("at_once = 3", "at_once = 1").trim_start());
-    let mut family = Family::new(&text, &CHILD.replace("10s", "600s"), lines(1)).await;
-    family.answers = Box::new(silent);
-    family.play().await;
-    let reply = family.held(0);
-    family.now.store(100_000, Ordering::Relaxed);
-    let before = family.parent();
-    family.handle(&Family::id(0, 0), Event::Reply(reply)).await;
-    family.play().await;
-    family.handle(&parent(), Event::Hint { seen: before.version, part: 1 }).await;
-    family.play().await;
-    let own = family.parent();
-    assert_eq!((own.version, own.phase, family.phases().len()), (before.version, Phase::Forward, 1));
-    family.after(700).await;
-    assert_eq!(family.parent().phase, Phase::Undone);
-    assert_eq!((family.phases().len(), family.count("do mail")), (1, 0));
-    assert!(family.count("undo pick 0") > 0);
+    for total in [1, 3] {
+        let text = format!("deadline = \"60s\"\n{}", PARENT.replace("at_once = 3", "at_once = 1").trim_start());
+        let mut family = Family::new(&text, &CHILD.replace("10s", "600s"), lines(total)).await;
+        family.answers = Box::new(silent);
+        family.play().await;
+        let reply = family.held(0);
+        family.now.store(100_000, Ordering::Relaxed);
+        let before = family.parent();
+        family.handle(&Family::id(0, 0), Event::Reply(reply)).await;
+        family.play().await;
+        family.handle(&parent(), Event::Hint { seen: before.version, part: 1 }).await;
+        family.play().await;
+        let own = family.parent();
+        assert_eq!((own.version, own.phase, family.phases().len()), (before.version, Phase::Forward, 1));
+        family.after(700).await;
+        assert_eq!(family.parent().phase, Phase::Undone);
+        assert_eq!((family.phases().len(), family.count("do mail")), (1, 0));
+        assert!(family.count("undo pick 0") > 0);
+    }
 }
 
 // The records of the first hundred are released; one of the next cannot be written. That message is redelivered.

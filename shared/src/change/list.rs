@@ -250,7 +250,7 @@ enum Reads {
 fn reads(rank: Option<usize>, open: usize, wanted: usize) -> Reads {
     let Some(rank) = rank else { return Reads::None };
     // Those who end out of turn are rare, and a few more make the first look find enough.
-    let first = wanted + wanted / 4;
+    let first = wanted + wanted / 8;
     match rank + 1 {
         _ if open <= FEW => Reads::All,
         _ if open <= wanted => Reads::WhileEnded,
@@ -286,8 +286,14 @@ pub(super) fn news(task: &Task, hint: Option<u64>, turn: &Turn<'_>) -> News {
             let rank = window.iter().position(|item| *item as u64 == hint);
             let reads = reads(rank, open, wanted);
             let is_expected = task.phase == Phase::Forward && turn.now < plus(items.changed_at, SAVE_AFTER);
+            let is_last = rank.is_some_and(|rank| rank + 1 == open);
             match reads {
                 Reads::None if is_expected => {
+                    news.is_expected = true;
+                    continue;
+                }
+                // Two looks at once read the same, and only one of them is saved.
+                Reads::All if is_expected && turn.outputs.is_looked_at() && open > FEW && !is_last => {
                     news.is_expected = true;
                     continue;
                 }

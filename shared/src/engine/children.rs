@@ -17,7 +17,7 @@ use std::future::Future;
 use std::pin::Pin;
 
 /// How many children are asked at the same time: a list may have thousands.
-const AT_ONCE: usize = 25;
+const AT_ONCE: usize = 50;
 
 /// What asking a child came to, and what is left to send.
 type Told = Result<Vec<Effect>, Error>;
