@@ -10,7 +10,7 @@ use aws_sdk_sqs::types::{DeleteMessageBatchRequestEntry, Message, MessageSystemA
 use futures::future::BoxFuture;
 use serde_json::json;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use stepwarden_aws::batch::{self, Response};
 use stepwarden_aws::clients::long_poll;
 use tokio::sync::{Semaphore, watch};
@@ -40,10 +40,12 @@ const LAST_BATCHES: Duration = Duration::from_secs(5);
 
 /// A receive that takes longer than this found an empty queue.
 const SOON: Duration = Duration::from_millis(20);
+/// A queue is behind if a receive returns a full batch that has waited for so long. At a high rate many batches are full.
+const BEHIND: Duration = Duration::from_millis(25);
 /// Longest wait of new work for work in progress, per batch: new work is slowed down, never starved.
 const YIELD: Duration = Duration::from_millis(50);
 
-/// How many pumps have more work in progress than one receive returns. New orders wait for these pumps: an order that
+/// How many pumps are behind with work in progress. New orders wait for these pumps: an order that
 /// has begun has deadlines, and one that has not begun has none. On AWS the concurrency of each event source does this.
 #[derive(Clone)]
 pub struct UnderWay(Arc<watch::Sender<usize>>);
@@ -55,18 +57,17 @@ impl Default for UnderWay {
 }
 
 impl UnderWay {
-    fn set(&self, was_full: &mut bool, is_full: bool) {
-        if *was_full != is_full {
-            self.0.send_modify(|full| if is_full { *full += 1 } else { *full -= 1 });
-            *was_full = is_full;
+    fn set(&self, was_behind: &mut bool, is_behind: bool) {
+        if *was_behind != is_behind {
+            self.0.send_modify(|behind| if is_behind { *behind += 1 } else { *behind -= 1 });
+            *was_behind = is_behind;
         }
     }
 
-    /// Waits for a receive, and notes whether there is more than it returns. A receive that is not answered soon found
-    /// nothing.
+    /// Waits for a receive, and notes whether the queue is behind. A receive that is not answered soon found nothing.
     async fn watch(
         &self,
-        was_full: &mut bool,
+        was_behind: &mut bool,
         receive: impl Future<Output = anyhow::Result<Vec<Message>>>,
     ) -> anyhow::Result<Vec<Message>> {
         tokio::pin!(receive);
@@ -74,18 +75,28 @@ impl UnderWay {
         let received = match soon {
             Ok(received) => received,
             Err(_) => {
-                self.set(was_full, false);
+                self.set(was_behind, false);
                 receive.await
             }
         };
-        self.set(was_full, received.as_ref().is_ok_and(|messages| messages.len() == BATCH as usize));
+        self.set(was_behind, received.as_ref().is_ok_and(|messages| are_behind(messages)));
         received
     }
 
     async fn wait(&self) {
-        let mut full = self.0.subscribe();
-        let _ = tokio::time::timeout(YIELD, full.wait_for(|full| *full == 0)).await;
+        let mut behind = self.0.subscribe();
+        let _ = tokio::time::timeout(YIELD, behind.wait_for(|behind| *behind == 0)).await;
     }
+}
+
+fn are_behind(messages: &[Message]) -> bool {
+    let sent_at = |message: &Message| {
+        let sent = message.attributes()?.get(&MessageSystemAttributeName::SentTimestamp)?;
+        Some(UNIX_EPOCH + Duration::from_millis(sent.parse().ok()?))
+    };
+    let oldest = messages.iter().filter_map(sent_at).min();
+    let waited = oldest.and_then(|sent| SystemTime::now().duration_since(sent).ok());
+    messages.len() == BATCH as usize && waited.is_some_and(|waited| waited >= BEHIND)
 }
 
 /// What a queue's messages mean for their orders.
@@ -117,7 +128,7 @@ pub async fn run(source: Source, handler: Handler, mut pause: watch::Receiver<bo
     // At most one batch is received ahead of its turn: more would only age here instead of in the queue.
     let ahead = Arc::new(Semaphore::new(1));
     let mut batches = JoinSet::new();
-    let mut was_full = false;
+    let mut was_behind = false;
     let name: Arc<str> = source.url.rsplit('/').next().unwrap_or_default().into();
     loop {
         let mut paused = pause.clone();
@@ -133,7 +144,7 @@ pub async fn run(source: Source, handler: Handler, mut pause: watch::Receiver<bo
                 let turn = Arc::clone(&ahead).acquire_owned().await.expect("nobody closes it");
                 let receive = async {
                     match &source.work {
-                        Work::Begun(under_way) => under_way.watch(&mut was_full, receive(&source)).await,
+                        Work::Begun(under_way) => under_way.watch(&mut was_behind, receive(&source)).await,
                         Work::New(_) => receive(&source).await,
                     }
                 };
@@ -266,4 +277,30 @@ fn as_event(name: &str, messages: &[Message]) -> serde_json::Value {
         })
         .collect();
     json!({ "Records": records })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_queue_is_behind_if_a_full_batch_has_waited() {
+        let batch = |count: usize, waited: Duration| -> Vec<Message> {
+            let sent = (SystemTime::now() - waited).duration_since(UNIX_EPOCH).unwrap().as_millis().to_string();
+            let message = Message::builder().attributes(MessageSystemAttributeName::SentTimestamp, sent).build();
+            vec![message; count]
+        };
+        let long = BEHIND * 40;
+        assert!(are_behind(&batch(10, long)));
+        assert!(!are_behind(&batch(9, long)), "that is all there is");
+        assert!(!are_behind(&vec![Message::builder().build(); 10]), "nobody knows");
+        // The clock may go back.
+        let ahead = SystemTime::now() + Duration::from_secs(9);
+        let sent = ahead.duration_since(UNIX_EPOCH).unwrap().as_millis().to_string();
+        let message = Message::builder().attributes(MessageSystemAttributeName::SentTimestamp, sent).build();
+        assert!(!are_behind(&vec![message; 10]));
+        let mut mixed = vec![batch(1, Duration::ZERO).remove(0); 9];
+        mixed.extend(batch(1, long));
+        assert!(are_behind(&mixed), "the oldest counts");
+    }
 }
