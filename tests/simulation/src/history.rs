@@ -523,7 +523,8 @@ fn left_out(saves: &[Save]) -> BTreeSet<usize> {
         let act = after.log.iter().rev().find(|entry| entry.1.is_act()).filter(|_| after.acted_at > before.version);
         let Some(Entry(_, Kind::Skipped, Some(step), _, _)) = act else { continue };
         let step = usize::from(*step);
-        if before.steps[step].owes_undo() && after.steps[step].state == State::Undone {
+        // A step that is to be done again is open at once.
+        if before.steps[step].owes_undo() && !after.steps[step].owes_undo() {
             left.insert(step);
         }
     }

@@ -14,10 +14,10 @@ use shared::task::{Priority, grace};
 use shared::time::{SignedDuration, Timestamp, plus};
 use shared::workflow::file::{Known, parse};
 use shared::workflow::wait::MAX_WAIT;
-use shared::workflow::{Step, Work, Workflow};
+use shared::workflow::{Hash, Step, Work, Workflow};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 /// How far apart clocks may be, in milliseconds: on one machine, and up to the usual skew on AWS. Never reduced for a
@@ -32,7 +32,7 @@ const LONGEST_BREAK: Duration = Duration::from_secs(120);
 /// An upper limit of every other delay: redeliveries, retries of clients, restarts.
 const SLACK: Duration = Duration::from_secs(240);
 
-const TEXTS: [(&str, &str); 19] = [
+const TEXTS: [(&str, &str); 20] = [
     ("order.toml", include_str!("../../../workflows/order.toml")),
     ("diamond.toml", include_str!("workflows/diamond.toml")),
     ("person.toml", include_str!("workflows/person.toml")),
@@ -46,6 +46,7 @@ const TEXTS: [(&str, &str); 19] = [
     ("events.toml", include_str!("workflows/events.toml")),
     ("heartbeats.toml", include_str!("workflows/heartbeats.toml")),
     ("people.toml", include_str!("workflows/people.toml")),
+    ("pages.toml", include_str!("workflows/pages.toml")),
     ("parcel.toml", include_str!("workflows/parcel.toml")),
     ("parcel-by-hand.toml", include_str!("workflows/parcel-by-hand.toml")),
     ("polls.toml", include_str!("workflows/polls.toml")),
@@ -251,6 +252,14 @@ impl Plan {
             }
         }
         all
+    }
+
+    /// Whether its workflow is the one of ours that collects pages: only of it the world knows what each request has to be.
+    pub(crate) fn is_of_pages(&self) -> bool {
+        static OURS: LazyLock<Option<Hash>> = LazyLock::new(|| {
+            workflows().iter().find(|workflow| workflow.name == "pages").map(|workflow| workflow.hash())
+        });
+        self.script.is_none() && OURS.as_ref() == Some(&self.workflow.hash())
     }
 
     /// The skew, as a [`Duration`].

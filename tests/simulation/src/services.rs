@@ -20,6 +20,39 @@ pub enum Answer {
     Refused(String),
 }
 
+/// Length of an item of a page: three pages have more than an order's record keeps of a list.
+const ITEM: usize = 1500;
+
+/// The number of the page that is asked for under `key`, if it is a page.
+pub fn page_of(key: &str) -> Option<usize> {
+    key.rsplit_once(":page-")?.1.parse().ok()
+}
+
+/// How many pages a service has for an order.
+fn pages(id: &Id) -> usize {
+    1 + id.0.bytes().map(usize::from).sum::<usize>() % 5
+}
+
+fn page(id: &Id, number: usize) -> Value {
+    // One page has no items, and others follow it.
+    let count = if number == 2 { 0 } else { 2 };
+    (0..count).map(|n| json!([id.0, number, n, "x".repeat(ITEM)])).collect()
+}
+
+fn cursor(id: &Id, number: usize) -> Value {
+    json!({ "after": [id.0, number] })
+}
+
+/// What page `number` has to be asked for with.
+pub fn asked(id: &Id, number: usize) -> Value {
+    if number > 1 { json!({ "after": cursor(id, number - 1) }) } else { json!({}) }
+}
+
+/// The items of all pages of an order.
+pub fn collected(id: &Id) -> Value {
+    (1..=pages(id)).flat_map(|number| page(id, number).as_array().cloned().unwrap_or_default()).collect()
+}
+
 #[derive(Debug, Default)]
 pub struct Services {
     applied: BTreeMap<String, Value>,
@@ -60,6 +93,12 @@ impl Services {
         // Some are too long for the record.
         if self.next.is_multiple_of(5) {
             output["rows"] = json!("x".repeat(MAX_OUTPUT));
+        }
+        if let Some(number) = page_of(&key) {
+            output["items"] = page(id, number);
+            if number < pages(id) {
+                output["next"] = cursor(id, number);
+            }
         }
         effects.applied(id, step, &key);
         self.refused.remove(&key);

@@ -12,7 +12,7 @@ use crate::port::{BUS, Faulty, way_ms};
 use crate::queues::{Queues, wait_ms};
 use crate::real::{self, RealStore};
 use crate::script::{self, Script, Sending, Sent};
-use crate::services::{Answer, Services};
+use crate::services::{self, Answer, Services};
 use crate::store::{Memory, Store, call};
 use crate::trace::Trace;
 use agent::{Agent, AgentError, Runtime, breaker};
@@ -20,7 +20,7 @@ use aws_lambda_events::event::sqs::SqsEvent;
 use futures::StreamExt;
 use futures::future::{BoxFuture, join_all};
 use futures::stream::FuturesUnordered;
-use serde_json::Value;
+use serde_json::{Value, json};
 use shared::control::Pause;
 use shared::decision::{Act, Progress};
 use shared::engine::{self, Core, Engine, Save};
@@ -442,6 +442,13 @@ impl World {
                 },
                 (None, None) => unreachable!("an order of this run"),
             },
+        };
+        // What is collected page by page is what the service hands out, each page once. A person may have done the step by hand.
+        let wanted = match (services::page_of(&request.idempotency_key), request.input.get("collected")) {
+            _ if !self.plan.is_of_pages() => wanted,
+            (Some(number), _) => services::asked(&request.task_id, number),
+            (None, Some(Value::Array(_))) => json!({ "collected": services::collected(&request.task_id) }),
+            (None, _) => wanted,
         };
         if request.input != wanted {
             let words = format!("`{}` was given {} instead of {wanted}", request.step, request.input);

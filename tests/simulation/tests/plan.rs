@@ -15,6 +15,7 @@ fn the_workflows_are_valid_and_use_every_rule() {
     assert!(all.iter().any(|w| w.steps.iter().any(|s| s.late.is_some())));
     assert!(all.iter().any(|w| w.steps.iter().any(|s| s.retry.long.is_some())));
     assert!(all.iter().any(|w| w.steps.iter().any(|s| s.wait.is_some())));
+    assert!(all.iter().any(|w| w.steps.iter().any(|s| s.pages)));
 }
 
 // A skew that shrinks to fit would hide that no agent on AWS would ever start a step.
