@@ -105,6 +105,7 @@ def about(systems: dict, rounds: int, settings: peers.Settings) -> dict:
         "orders": settings.orders,
         "single": settings.single,
         "in_flight": settings.in_flight,
+        "work": "service" if settings.calls_service else "nothing",
         "versions": {name: system.version for name, system in systems.items()},
     }
 
@@ -112,10 +113,11 @@ def about(systems: dict, rounds: int, settings: peers.Settings) -> dict:
 def sentence(facts: dict) -> str:
     versions = dict.fromkeys(f"Stepwarden {v}" if name == OURS else v for name, v in facts["versions"].items())
     rounds = "one round" if facts["rounds"] == 1 else f"{facts['rounds']} rounds"
+    work = " Each step calls a local service that takes 5 ms." if facts["work"] == "service" else ""
     rough = " The machine was busy: only ratios and counts mean something." if is_busy(facts["load_average"], facts["cpus"]) else ""
     return (f"{facts['date']}, {facts['cpus']} cores of {facts['cpu_model']}, load average {facts['load_average']:.1f} at the start; "
             f"{', '.join(versions)}. Medians of {rounds} of {facts['single']} orders one at a time and "
-            f"{facts['orders']} orders with {facts['in_flight']} in flight; in brackets the ratio to Stepwarden.{rough}")
+            f"{facts['orders']} orders with {facts['in_flight']} in flight; in brackets the ratio to Stepwarden.{work}{rough}")
 
 
 def one_round(title: str, systems: dict) -> dict:
@@ -146,6 +148,7 @@ def main() -> None:
     parser.add_argument("--single", type=int, default=300, help="orders one at a time")
     parser.add_argument("--in-flight", type=int, default=128, help="submitted and not ended at most")
     parser.add_argument("--seconds", type=float, default=20, help="a peer's throughput run begins no order after so long")
+    parser.add_argument("--work", choices=["nothing", "service"], default="nothing", help="what a step does: nothing, or a call of a local service that takes 5 ms")
     parser.add_argument("--only", default=",".join(peers.ALL), metavar="NAMES", help=f"of {', '.join(peers.ALL)}")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures of all rounds there")
     parser.add_argument("--markdown", action="store_true", help="print the table as Markdown")
@@ -157,7 +160,7 @@ def main() -> None:
         parser.error("all numbers are at least 1")
     for wish in signal.SIGINT, signal.SIGTERM:
         signal.signal(wish, lambda *_: sys.exit("stopped"))
-    settings = peers.Settings(args.orders, args.single, args.in_flight, args.seconds, args.stepwarden.resolve())
+    settings = peers.Settings(args.orders, args.single, args.in_flight, args.seconds, args.stepwarden.resolve(), args.work == "service")
     systems = {name: peers.ALL[name](settings) for name in names}
     settle()
     facts = about(systems, args.rounds, settings)

@@ -6,12 +6,20 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPConnection
+from urllib.parse import urlsplit
 
 from dbos import DBOS, DBOSConfig
 
+LOCAL = threading.local()
+SERVICE = {"service": sys.argv[2]} if len(sys.argv) > 2 else {}
+
 
 def act(step: str, order: dict) -> None:
-    """Nothing; but where the order names a file, note the time beside it, and let the second step last until the file is there."""
+    """Nothing, or a call of the service that the order names. Where the order names a file, note the time beside it, and let the second
+    step last until the file is there."""
+    if service := order.get("service"):
+        call(service)
     if hold := order.get("hold"):
         with open(f"{hold}.log", "a") as log:
             log.write(f"{step} {time.monotonic_ns()}\n")
@@ -43,10 +51,21 @@ def run(order: dict) -> None:
     third(order)
 
 
+def call(service: str) -> None:
+    """Each thread has a connection that stays open."""
+    if not hasattr(LOCAL, "http"):
+        LOCAL.http = HTTPConnection(urlsplit(service).netloc, timeout=60)
+    LOCAL.http.request("POST", urlsplit(service).path)
+    answer = LOCAL.http.getresponse()
+    answer.read()
+    if answer.status != 200:
+        raise RuntimeError(f"the service answered {answer.status}")
+
+
 def timed(n: int) -> float:
     """Milliseconds from the submission of order `n` to its end."""
     begin = time.monotonic()
-    run({"number": n, "text": "x" * 200})
+    run({"number": n, "text": "x" * 200} | SERVICE)
     return (time.monotonic() - begin) * 1000
 
 

@@ -21,7 +21,7 @@ async def send(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, messa
         raise RuntimeError(f"the server answered {status}: {body[:500].decode(errors='replace')}")
 
 
-async def run(port: int, path: str, orders: int, in_flight: int, seconds: float) -> dict:
+async def run(port: int, path: str, orders: int, in_flight: int, seconds: float, more: dict) -> dict:
     numbers = iter(range(orders))
     latencies = []
     begin = time.monotonic()
@@ -32,7 +32,7 @@ async def run(port: int, path: str, orders: int, in_flight: int, seconds: float)
             before = time.monotonic()
             if before - begin >= seconds:
                 break
-            await send(reader, writer, request(port, path, {"number": n, "text": "x" * 200}))
+            await send(reader, writer, request(port, path, {"number": n, "text": "x" * 200} | more))
             latencies.append((time.monotonic() - before) * 1000)
         writer.close()
 
@@ -40,6 +40,6 @@ async def run(port: int, path: str, orders: int, in_flight: int, seconds: float)
     return {"orders": len(latencies), "seconds": time.monotonic() - begin, "ms": latencies}
 
 
-def measure(port: int, path: str, orders: int, in_flight: int, seconds: float) -> dict:
-    """How many orders ended, in what time, and each one's latency. Starts no order after `seconds`."""
-    return asyncio.run(run(port, path, orders, in_flight, seconds))
+def measure(port: int, path: str, orders: int, in_flight: int, seconds: float, more: dict) -> dict:
+    """How many orders ended, in what time, and each one's latency. Starts no order after `seconds`. `more` is part of each order."""
+    return asyncio.run(run(port, path, orders, in_flight, seconds, more))

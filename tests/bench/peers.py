@@ -6,6 +6,7 @@ import re
 import select
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -19,6 +20,7 @@ from processes import Failed, Peak, Server, cpu_ms, free_ports, memory, wait_unt
 
 HERE = Path(__file__).resolve().parent
 MODULES = HERE / "node_modules"
+RUST = HERE / "rust"
 
 
 @dataclass
@@ -33,11 +35,34 @@ class Settings:
     """No order is begun after so long in the throughput run."""
     stepwarden: Path
     """The program."""
+    calls_service: bool = False
+    """Each step calls a local service that takes 5 ms, instead of doing nothing."""
 
 
 def command(words: list) -> str:
     """What a command prints, in one line."""
     return subprocess.run([str(w) for w in words], capture_output=True, text=True, check=True, timeout=30).stdout.strip()
+
+
+def rust(worker: str) -> Path:
+    """A program of the folder `rust`."""
+    path = RUST / "target/release" / worker
+    if not path.exists():
+        raise Failed(f"{path} is missing: tests/bench/run builds it")
+    return path
+
+
+def start_service(folder: Path) -> str:
+    """Starts the service that takes 5 ms, and returns its URL."""
+    [port] = free_ports(1)
+    service = Server("remote", [rust("bench-service"), port], folder)
+
+    def listens() -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", port)) == 0
+
+    wait_until("the service of 5 ms listens", listens, 20, [service])
+    return f"http://127.0.0.1:{port}/"
 
 
 class Stepwarden:
@@ -53,6 +78,8 @@ class Stepwarden:
         s = self.settings
         bench = [s.stepwarden, "bench", "--json"]
         counts = ["--orders", s.orders, "--single", s.single, "--in-flight", s.in_flight, "--data", folder / "data"]
+        if s.calls_service:
+            counts += ["--service", start_service(folder)]
         before = written(folder)
         report = Server("bench", [*bench, "--only", "single,throughput", *counts], folder).result(300)
         after = written(folder)
@@ -80,6 +107,7 @@ class Peer:
 
     def measure(self, folder: Path) -> dict:
         self.folder = folder
+        self.service = start_service(folder) if self.settings.calls_service else None
         self.start()
         servers = [self.server, self.worker]
         time.sleep(1)
@@ -142,9 +170,11 @@ class Restate(Peer):
         if not binaries or not nodes:
             raise Failed("npm installed no binaries of Restate and Node for this machine: they exist for Linux on x64 and arm64")
         self.binary, self.node = binaries[0], nodes[0]
-        self.version = f"Restate {command([self.binary, '--version']).split()[-1]}"
+        self.version = f"Restate {command([self.binary, '--version']).split()[-1]}{self.of_worker()}"
+
+    def of_worker(self) -> str:
         sdk = json.loads((MODULES / "@restatedev/restate-sdk/package.json").read_text())["version"]
-        self.version += f" (SDK {sdk}, Node {command([self.node, '--version'])})"
+        return f" (SDK {sdk}, Node {command([self.node, '--version'])})"
 
     def start(self) -> None:
         self.ingress, self.admin, self.fabric, self.port = free_ports(4)
@@ -188,10 +218,13 @@ class Restate(Peer):
             return None
 
     def single(self, orders: int) -> list[float]:
-        return load.measure(self.ingress, self.path, orders, 1, 60)["ms"]
+        return load.measure(self.ingress, self.path, orders, 1, 60, self.more())["ms"]
 
     def many(self) -> dict:
-        return load.measure(self.ingress, self.path, self.settings.orders, self.settings.in_flight, self.settings.seconds)
+        return load.measure(self.ingress, self.path, self.settings.orders, self.settings.in_flight, self.settings.seconds, self.more())
+
+    def more(self) -> dict:
+        return {"service": self.service} if self.service else {}
 
     def submit(self, order: dict) -> None:
         if not self.http(self.ingress, f"{self.path}/send", order):
@@ -212,6 +245,33 @@ class RestateSteps(Restate):
     path = "/order/steps"
 
 
+def crate(name: str) -> str:
+    """The version of a package of the workers in Rust."""
+    return re.search(rf'name = "{name}"\nversion = "(.*)"', (RUST / "Cargo.lock").read_text())[1]
+
+
+class RestateInRust:
+    """The services in Rust instead."""
+
+    def __init__(self, settings: Settings):
+        super().__init__(settings)
+        self.program = rust("bench-restate")
+
+    def of_worker(self) -> str:
+        return f" (SDK {crate('restate-sdk')} for Rust)"
+
+    def start_worker(self) -> Server:
+        return Server("service", [self.program, self.port], self.folder)
+
+
+class RestateCallsInRust(RestateInRust, RestateCalls):
+    title = "Restate in Rust, three calls"
+
+
+class RestateStepsInRust(RestateInRust, RestateSteps):
+    title = "Restate in Rust, three steps in a handler"
+
+
 class Dbos(Peer):
     """A process of Python that runs the workflows, on a PostgreSQL of its own with its defaults."""
 
@@ -225,9 +285,12 @@ class Dbos(Peer):
         self.binaries = Path(next(filter(None, found))).resolve().parent
         # The server refuses to run as root.
         self.user = "postgres" if os.geteuid() == 0 else None
-        from importlib.metadata import version
         server = command([self.binaries / "postgres", "--version"]).split()[2]
-        self.version = f"DBOS {version('dbos')} (Python {sys.version.split()[0]}, PostgreSQL {server})"
+        self.version = f"DBOS {self.of_worker()}, PostgreSQL {server})"
+
+    def of_worker(self) -> str:
+        from importlib.metadata import version
+        return f"{version('dbos')} (Python {sys.version.split()[0]}"
 
     def start(self) -> None:
         self.database = self.folder / "database"
@@ -260,8 +323,11 @@ class Dbos(Peer):
         # By SIGINT it ends at once and leaves no shared memory behind.
         return Server("postgres", words, self.folder, user=self.user, ends_by=signal.SIGINT)
 
+    def worker_words(self) -> list:
+        return [sys.executable, HERE / "dbos_worker.py"]
+
     def start_worker(self) -> Server:
-        worker = Server("worker", [sys.executable, HERE / "dbos_worker.py", self.url("bench")], self.folder, pipes=True)
+        worker = Server("worker", [*self.worker_words(), self.url("bench"), *([self.service] if self.service else [])], self.folder, pipes=True)
         self.answer(worker, 60)
         return worker
 
@@ -303,8 +369,23 @@ class Dbos(Peer):
         return count
 
 
+class DbosInRust(Dbos):
+    """The worker in Rust instead."""
+
+    title = "DBOS in Rust on PostgreSQL"
+
+    def of_worker(self) -> str:
+        return f"{crate('dbos')} (Rust"
+
+    def worker_words(self) -> list:
+        return [rust("bench-dbos")]
+
+
 def quantile(ordered: list[float], q: float) -> float:
     return ordered[min(int(len(ordered) * q), len(ordered) - 1)]
 
 
-ALL = {"stepwarden": Stepwarden, "restate-calls": RestateCalls, "restate-steps": RestateSteps, "dbos": Dbos}
+ALL = {
+    "stepwarden": Stepwarden, "restate-calls": RestateCalls, "restate-steps": RestateSteps, "dbos": Dbos,
+    "restate-calls-rust": RestateCallsInRust, "restate-steps-rust": RestateStepsInRust, "dbos-rust": DbosInRust,
+}

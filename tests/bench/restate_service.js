@@ -8,8 +8,10 @@ import { setTimeout as sleep } from "node:timers/promises";
 
 const STEPS = ["first", "second", "third"];
 
-// Nothing; but where the order names a file, note the time beside it, and let the second step last until the file is there.
+// Nothing, or a call of the service that the order names. Where the order names a file, note the time beside it, and let the
+// second step last until the file is there.
 async function act(step, order) {
+  if (order.service) await (await fetch(order.service, { method: "POST" })).arrayBuffer();
   if (!order.hold) return;
   appendFileSync(`${order.hold}.log`, `${step} ${process.hrtime.bigint()}\n`);
   for (let n = 0; n < 12_000 && step === "second" && !existsSync(order.hold); n++) await sleep(5);

@@ -21,24 +21,16 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Three steps, one after another, by an agent that does nothing.
-const WORKFLOW: &str = r#"
-name = "bench"
-[[step]]
-name = "first"
-agent = "noop"
-timeout = "60s"
-[[step]]
-name = "second"
-agent = "noop"
-after = ["first"]
-timeout = "60s"
-[[step]]
-name = "third"
-agent = "noop"
-after = ["second"]
-timeout = "60s"
-"#;
+/// Three steps, one after another, by an agent that does nothing, or by one that calls `service`.
+fn workflow(service: Option<&str>) -> String {
+    let call = service.map_or_else(
+        || r#"agent = "noop""#.to_owned(),
+        |url| format!("http = {{ url = {}, method = \"POST\" }}", serde_json::Value::from(url)),
+    );
+    let step = |name, after| format!("[[step]]\nname = \"{name}\"\nafter = [{after}]\n{call}\ntimeout = \"60s\"\n");
+    ["name = \"bench\"\n".to_owned(), step("first", ""), step("second", "\"first\""), step("third", "\"second\"")]
+        .concat()
+}
 
 /// What a list starts for each item: its name and its file.
 const WORKFLOW_OF_ITEM: (&str, &str) = (
@@ -61,7 +53,7 @@ name = "items"
 each = "${input.items}"
 workflow = "bench-item"
 with = { n = "${item}" }
-at_once = 50
+at_once = 100
 "#,
 );
 
@@ -118,7 +110,8 @@ pub async fn run(bench: &Bench) -> Result<Report> {
 
 async fn start(bench: &Bench, data: Option<PathBuf>, board: &Arc<Board>) -> Result<System> {
     let known = shared::workflow::file::Known { agents: &::agent::agents::NAMES, inputs: &[] };
-    let files = [("bench", WORKFLOW), WORKFLOW_OF_ITEM, WORKFLOW_OF_LIST];
+    let whole = workflow(bench.service.as_deref());
+    let files = [("bench", whole.as_str()), WORKFLOW_OF_ITEM, WORKFLOW_OF_LIST];
     let parse = |(name, text)| Ok((String::from(name), shared::workflow::file::parse(name, text, known)?));
     let workflows: Workflows = files.into_iter().map(parse).collect::<Result<_>>()?;
     let options = Options::embedded(data, bench.durability().unwrap_or_default(), workflows);
