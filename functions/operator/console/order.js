@@ -103,10 +103,12 @@ function buttons(details, done) {
 }
 
 function child(step) {
+  // Calls for items are orders whose definition has a name that no file can have.
+  const isCall = step.workflow.includes(".");
   if (step.items) {
-    return `${step.items.total} orders of ${step.workflow}: ${counts(step.items)}`;
+    return `${step.items.total} ${isCall ? "calls" : `orders of ${step.workflow}`}: ${counts(step.items)}`;
   }
-  const name = `an order of ${step.workflow}`;
+  const name = isCall ? "a call for each item" : `an order of ${step.workflow}`;
   return step.child ? h("a", { href: `#/orders/${encodeURIComponent(step.child)}` }, name) : name;
 }
 
