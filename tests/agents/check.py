@@ -1,5 +1,6 @@
 """Goal: an agent in another language, killed at work and started again, leaves nothing undone and nothing done twice.
 Method: the real local system and examples/agents/gift_wrap.py, as two processes on loopback."""
+# N3: in Python with one file.
 
 import json
 import os

@@ -1,4 +1,5 @@
 """Runs the commands of docs/deploy.md on the archives of a release, with nothing of Rust on the path."""
+# N6: from the archive to the first order.
 
 import re
 import shutil

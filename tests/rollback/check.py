@@ -1,6 +1,7 @@
 """Goal: after a roll-back the older version goes on with the newer one's orders, or refuses them in words, and nothing is lost for the
 newer one when it comes back. Method: both programs by turns on one data directory; agents are paused, so that orders are under
 way, paused, and turning to undo whenever one version hands over to the other. Others wait for events, or work on a list."""
+# N6: back and forth by version.
 
 import json
 import os

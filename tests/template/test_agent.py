@@ -1,5 +1,6 @@
 """infra/agent.yaml makes what template.yaml and the code expect of an agent, and gives no right beyond it. What template.yaml nests is
 checked with it; here is what stands alone."""
+# N2
 
 import json
 from fnmatch import fnmatchcase

@@ -110,6 +110,7 @@ async fn replies(sqs: &aws_sdk_sqs::Client, url: &str, count: usize) -> Vec<(Val
     all
 }
 
+// N3: beside queues.
 #[tokio::test]
 async fn a_process_answers_requests_and_deletes_them_then() {
     let (address, sqs, [requests, url]) = queues().await;
@@ -146,7 +147,7 @@ async fn a_process_answers_requests_and_deletes_them_then() {
     }
 }
 
-// Issue 24, point 1: neither the visibility timeout nor CompleteBy passes. What a slow program works on goes to no other.
+// Neither the visibility timeout nor CompleteBy passes. What a slow program works on goes to no other.
 #[tokio::test]
 async fn what_a_killed_program_held_is_done_by_the_next_one_at_once() {
     let (address, sqs, [requests, url]) = queues().await;
@@ -191,6 +192,7 @@ async fn answered(State(api): State<Api>, body: Bytes) {
     api.answers.send(serde_json::from_slice(&body).unwrap()).await.unwrap();
 }
 
+// N3: in Lambda.
 #[tokio::test]
 async fn a_lambda_function_answers_a_batch_and_names_what_to_deliver_again() {
     let (address, sqs, [_, url]) = queues().await;
