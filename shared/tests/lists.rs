@@ -866,12 +866,15 @@ async fn of_two_hints_at_once_one_reads_what_is_open() {
     let mut family = Family::new(&wide(100), &CHILD.replace("10s", "600s"), lines(100)).await;
     family.answers = Box::new(silent);
     family.play().await;
-    for (second, reads) in [(65, 100), (99, 200)] {
+    // A look that finds nothing new in a record from memory is made again.
+    for (second, looks) in [(65, 1..=1), (99, 2..=4)] {
         let before = family.store.read[0].load(Ordering::Relaxed);
         let hint = |seen| family.engine.handle(vec![(parent(), Event::Hint { seen, part: 0 })]);
         let (one, other) = tokio::join!(hint(55), hint(second));
         assert!(one[0].is_ok() && other[0].is_ok());
-        assert_eq!(family.store.read[0].load(Ordering::Relaxed) - before, reads, "{second}");
+        // The parent's record is read, too.
+        let found = (family.store.read[0].load(Ordering::Relaxed) - before) / 100;
+        assert!(looks.contains(&found), "{second}: {found}");
     }
 }
 
