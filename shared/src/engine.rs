@@ -166,8 +166,8 @@ pub struct Engine<S, M> {
     inputs: Mutex<LruCache<Id, Arc<Value>>>,
     /// The latest inputs that are too long for `inputs`: a step with a long list needs its order's again and again.
     long_inputs: Mutex<LruCache<Id, Arc<Value>>>,
-    /// Orders whose lists a hint looks at just now.
-    looks: Mutex<HashSet<Id>>,
+    /// Orders whose orders a decision reads just now, and whether a hint was left to it.
+    looks: Mutex<HashMap<Id, bool>>,
     /// The latest lists of steps.
     lists: Mutex<LruCache<Hash, Arc<Vec<Value>>>>,
     /// Outputs beside records.
@@ -251,7 +251,7 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
             tasks: Mutex::new(LruCache::new(size)),
             inputs: Mutex::new(LruCache::new(size)),
             long_inputs: Mutex::new(LruCache::new(MAX_LONG)),
-            looks: Mutex::new(HashSet::new()),
+            looks: Mutex::new(HashMap::new()),
             lists: Mutex::new(LruCache::new(MAX_LONG)),
             outputs: Mutex::new(LruCache::unbounded()),
             workflows: Mutex::new(HashMap::new()),
@@ -561,7 +561,7 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
             let may_end = workflow.output.is_some() && events.iter().any(|event| !matches!(event, Event::Hint { .. }));
             let mut needs = may_end || events.iter().any(|event| takes_turns(event));
             let outputs = self.outputs_with_lists();
-            outputs.know_look(lock(&self.looks).contains(id));
+            outputs.know_look(lock(&self.looks).contains_key(id));
             let mut look = None;
             let fold = loop {
                 let input = match needs {
@@ -582,8 +582,18 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
                 needs = true;
             };
             self.remember_lists(&outputs);
+            if outputs.is_left()
+                && let Some(is_left) = lock(&self.looks).get_mut(id)
+            {
+                *is_left = true;
+            }
             let Some(mut fold) = fold else { return Ok(Vec::new()) };
             let Some((last, next)) = fold.changes.pop() else {
+                // Its order may have ended after the read.
+                if look.is_some_and(Look::has_left_hint) {
+                    known = Some(task);
+                    continue;
+                }
                 // Never decide to do nothing on a task from memory: only the store knows. But a look reads what it says then.
                 let is_left_to_a_look = fold.parts.iter().all(|(why, _)| *why == Some(Kept::Expected));
                 if !is_fresh && !is_left_to_a_look {
@@ -787,11 +797,22 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
 }
 
 /// A decision that reads the orders of an order's lists; the first one at a time.
-struct Look<'a>(&'a Mutex<HashSet<Id>>, Id);
+struct Look<'a>(&'a Mutex<HashMap<Id, bool>>, Id);
 
 impl<'a> Look<'a> {
-    fn begin(looks: &'a Mutex<HashSet<Id>>, id: &Id) -> Option<Self> {
-        lock(looks).insert(id.clone()).then(|| Self(looks, id.clone()))
+    fn begin(looks: &'a Mutex<HashMap<Id, bool>>, id: &Id) -> Option<Self> {
+        let mut open = lock(looks);
+        if open.contains_key(id) {
+            return None;
+        }
+        open.insert(id.clone(), false);
+        Some(Self(looks, id.clone()))
+    }
+
+    /// Ends it. Returns whether a hint was left to it.
+    #[allow(clippy::needless_pass_by_value, reason = "it ends")]
+    fn has_left_hint(self) -> bool {
+        lock(self.0).get(&self.1).is_some_and(|is_left| *is_left)
     }
 }
 

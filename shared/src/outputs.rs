@@ -74,8 +74,10 @@ struct Found {
     wants_input: bool,
     /// What steps with `each` work on. A long list takes milliseconds to evaluate.
     lists: BTreeMap<Hash, Arc<Vec<Value>>>,
-    /// Whether another decision of this process is reading the orders of the same lists.
+    /// Whether another decision of this process is reading the orders of the same list.
     is_looked_at: bool,
+    /// Whether this decision leaves what it is about to that one.
+    is_left: bool,
 }
 
 /// For decisions about tasks that have all their outputs in the record.
@@ -93,6 +95,7 @@ pub static NONE: Outputs = Outputs(Mutex::new(Found {
     wants_input: false,
     lists: BTreeMap::new(),
     is_looked_at: false,
+    is_left: false,
 }));
 
 impl Outputs {
@@ -147,8 +150,15 @@ impl Outputs {
         self.found().wants_input
     }
 
-    pub(crate) fn is_looked_at(&self) -> bool {
-        self.found().is_looked_at
+    /// Leaves a hint to the look of another decision, if there is one.
+    pub(crate) fn leave_to_look(&self) -> bool {
+        let mut found = self.found();
+        found.is_left |= found.is_looked_at;
+        found.is_looked_at
+    }
+
+    pub(crate) fn is_left(&self) -> bool {
+        self.found().is_left
     }
 
     pub(crate) fn know_look(&self, is_looked_at: bool) {

@@ -16,9 +16,11 @@ use shared::workflow::{Workflow, child};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 use stepwarden_aws::item;
 use stepwarden_embedded::{Call, Fault};
 use tokio::sync::Notify;
+use tokio::time::timeout;
 
 /// What must be in no table afterwards.
 const PRIVATE: &str = "jane@example.org";
@@ -241,7 +243,7 @@ async fn an_erasure_that_was_cut_short_is_finished_by_the_next_request() {
 }
 
 // The order is run again between the list of what it started and the first write. Nothing below it is erased by that list.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn an_order_that_is_run_again_meanwhile_is_not_erased() {
     let world = World::new().await;
     let (parent, _) = family(&world, "k").await;
@@ -260,7 +262,8 @@ async fn an_order_that_is_run_again_meanwhile_is_not_erased() {
         is_over.store(true, Ordering::Relaxed);
         answer
     };
-    let (erased, again) = tokio::join!(erase(&world, &parent, "bob"), again);
+    let both = async { tokio::join!(erase(&world, &parent, "bob"), again) };
+    let (erased, again) = timeout(Duration::from_secs(60), both).await.expect("the first write is reached");
     world.endpoints.set_fault_hook(None);
     assert_eq!(again.1["outcome"], "applied", "{again:?}");
     assert_eq!(erased.0, 409, "{erased:?}");

@@ -245,6 +245,8 @@ async fn what_holds_a_job_up_causes_no_burst() {
     assert_eq!(state(&world, &id).await.as_deref(), Some("done"));
     let times = times.lock().unwrap().clone();
     assert!(begun.elapsed() > Duration::from_secs(6), "{:?}: nothing held it up", begun.elapsed());
+    let later = times.iter().filter(|at| **at > until).count();
+    assert!(later > 100, "{later} of {}: it held none of the others up", orders.len());
     assert_eq!(refused(&times), 0);
 }
 

@@ -250,7 +250,7 @@ enum Reads {
 fn reads(rank: Option<usize>, open: usize, wanted: usize) -> Reads {
     let Some(rank) = rank else { return Reads::None };
     // Those who end out of turn are rare, and a few more make the first look find enough.
-    let first = wanted + wanted / 8;
+    let first = wanted + wanted.div_ceil(8);
     match rank + 1 {
         _ if open <= FEW => Reads::All,
         _ if open <= wanted => Reads::WhileEnded,
@@ -270,6 +270,7 @@ pub(super) fn news(task: &Task, hint: Option<u64>, turn: &Turn<'_>) -> News {
         Phase::Error | Phase::Processed | Phase::Undone | Phase::UndoError => false,
     };
     let runs = task.paused_at.is_none();
+    let is_alone = (0..task.steps.len()).filter(|index| has(task, *index)).count() == 1;
     for index in (0..task.steps.len()).filter(|index| runs && has(task, *index) && is_turn(index)) {
         let Some(items) = items(task, index) else { continue };
         let at_once = turn.workflow.steps[index].each().map_or(1, |each| usize::from(each.at_once));
@@ -286,14 +287,15 @@ pub(super) fn news(task: &Task, hint: Option<u64>, turn: &Turn<'_>) -> News {
             let rank = window.iter().position(|item| *item as u64 == hint);
             let reads = reads(rank, open, wanted);
             let is_expected = task.phase == Phase::Forward && turn.now < plus(items.changed_at, SAVE_AFTER);
+            // No other order is further down.
             let is_last = rank.is_some_and(|rank| rank + 1 == open);
             match reads {
                 Reads::None if is_expected => {
                     news.is_expected = true;
                     continue;
                 }
-                // Two looks at once read the same, and only one of them is saved.
-                Reads::All if is_expected && turn.outputs.is_looked_at() && open > FEW && !is_last => {
+                // Two looks at once read the same, and only one of them is saved. Of two lists, each has looks of its own.
+                Reads::All if is_alone && is_expected && open > FEW && !is_last && turn.outputs.leave_to_look() => {
                     news.is_expected = true;
                     continue;
                 }

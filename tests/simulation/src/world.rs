@@ -25,6 +25,7 @@ use shared::control::Pause;
 use shared::decision::{Act, Progress};
 use shared::engine::{self, Core, Engine, Save};
 use shared::expression::Names;
+use shared::history::Kind;
 use shared::message::Request;
 use shared::operator::Outcome;
 use shared::order::Id;
@@ -443,11 +444,13 @@ impl World {
                 (None, None) => unreachable!("an order of this run"),
             },
         };
-        // What is collected page by page is what the service hands out, each page once. A person may have done the step by hand.
+        // What is collected page by page is what the service hands out, each page once. A person may have done the step by hand, or skipped it.
         let wanted = match (services::page_of(&request.idempotency_key), request.input.get("collected")) {
             _ if !self.plan.is_of_pages() => wanted,
             (Some(number), _) => services::asked(&request.task_id, number),
-            (None, Some(Value::Array(_))) => json!({ "collected": services::collected(&request.task_id) }),
+            (None, Some(_)) if !has_been_done_by_hand(task) => {
+                json!({ "collected": services::collected(&request.task_id) })
+            }
             (None, _) => wanted,
         };
         if request.input != wanted {
@@ -1028,4 +1031,9 @@ fn without_delay(body: &str) -> String {
         }
         _ => body.to_owned(),
     }
+}
+
+/// Whether a person did a step of `task`, or skipped one.
+fn has_been_done_by_hand(task: &Task) -> bool {
+    task.log.iter().any(|entry| matches!(entry.1, Kind::MarkedDone | Kind::Skipped))
 }
