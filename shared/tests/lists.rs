@@ -1330,7 +1330,7 @@ async fn the_notice_that_an_order_fails_with_its_list_is_not_lost() {
         family.handle(&id, Event::Reply(Reply::new(id.clone(), "pick", 1, failed()))).await;
         family.play().await;
         assert_eq!((family.parent().phase, family.told.len()), (Phase::Undoing, 0));
-        // The message comes again.
+        // The hint is delivered a second time.
         let hint = Event::Hint { seen: 1, part: 0 };
         let again = family.engine.handle(vec![(parent(), hint.clone())]).await.remove(0);
         assert_eq!(again.is_ok(), by_sweep);

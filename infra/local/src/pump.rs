@@ -293,7 +293,7 @@ mod tests {
         let long = BEHIND * 40;
         assert!(are_behind(&batch(10, long)));
         assert!(!are_behind(&batch(9, long)), "that is all there is");
-        assert!(!are_behind(&vec![Message::builder().build(); 10]), "nobody knows");
+        assert!(!are_behind(&vec![Message::builder().build(); 10]), "without a time of sending, its age is unknown");
         // The clock may go back.
         let ahead = SystemTime::now() + Duration::from_secs(9);
         let sent = ahead.duration_since(UNIX_EPOCH).unwrap().as_millis().to_string();
