@@ -134,6 +134,12 @@ pub async fn run(source: Source, handler: Handler, mut pause: watch::Receiver<bo
         let mut paused = pause.clone();
         let ready = async {
             loop {
+                // A paused queue is not behind: new orders do not give way to it.
+                if *pause.borrow()
+                    && let Work::Begun(under_way) = &source.work
+                {
+                    under_way.set(&mut was_behind, false);
+                }
                 // A pause whose switch is gone can never end, and never begins.
                 if pause.wait_for(|paused| !paused).await.is_err() {
                     std::future::pending::<()>().await;
