@@ -54,6 +54,8 @@ pub enum Event {
         seen: u64,
         /// 0 if a child sent it. Of a task that has ended, the part of its children that is next.
         part: u32,
+        /// The step that it is about; `None` stands for every step, as in messages of earlier versions.
+        step: Option<String>,
     },
     /// The order that started this one wants something of it. It may do so again.
     Asked {

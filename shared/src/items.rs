@@ -93,7 +93,7 @@ pub struct Items {
     pub inputs: BTreeMap<u32, Beside>,
     /// Length of what the orders that are done returned, in bytes of JSON.
     pub bytes: usize,
-    /// When one of them last began or ended (UTC, milliseconds).
+    /// When one of them last began, ended or was asked for again (UTC, milliseconds).
     pub changed_at: Timestamp,
     /// The version of the task in which its next look was last arranged.
     pub looked_at: u64,

@@ -68,6 +68,9 @@ pub struct Wake {
     /// A child of the task has ended. Nothing was sent before it that may be lost.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub hint: bool,
+    /// The step of the task that the hint is about; `None` stands for every step, as in messages of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<String>,
     /// The order's tenant, for the message group.
     #[serde(skip)]
     pub tenant: String,
@@ -86,6 +89,7 @@ impl Wake {
             hops,
             traceparent: task.traceparent.clone(),
             hint: false,
+            step: None,
             tenant: task.tenant.clone(),
             priority: task.priority,
         }
@@ -95,13 +99,14 @@ impl Wake {
     #[must_use]
     pub fn hint(task: &Task, parent: &Id) -> Self {
         let item = task.parent.as_ref().and_then(|parent| parent.item).unwrap_or(0);
-        Self { task_id: parent.clone(), hint: true, ..Self::new(task, item.into(), 0) }
+        let step = task.parent.as_ref().map(|parent| parent.step.clone());
+        Self { task_id: parent.clone(), hint: true, step, ..Self::new(task, item.into(), 0) }
     }
 
-    /// For `task` itself, which has a list and looks at it again. Of one that has ended, `part` of its children is next.
+    /// For `task` itself, which looks again at the list of `step`. Of one that has ended, `part` of its children is next.
     #[must_use]
-    pub fn look(task: &Task, part: u32) -> Self {
-        Self { hint: true, ..Self::new(task, task.version, part) }
+    pub fn look(task: &Task, part: u32, step: Option<&str>) -> Self {
+        Self { hint: true, step: step.map(str::to_owned), ..Self::new(task, task.version, part) }
     }
 
     /// Whether it brings the next part of a release.

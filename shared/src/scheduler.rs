@@ -37,7 +37,7 @@ fn first_told(task: &Task, decision: Decision, turn: &Turn<'_>) -> Decision {
 pub fn schedule(task: &Task, event: &Event, turn: &Turn<'_>) -> Decision {
     match event {
         Event::Wake { seen, hops } => on_wake(task, *seen, *hops, turn),
-        Event::Hint { seen, part } => change::child::on_hint(task, *seen, *part, turn),
+        Event::Hint { seen, part, step } => change::child::on_hint(task, *seen, *part, step.as_deref(), turn),
         Event::Asked { round, wish } => change::child::on_asked(task, *round, wish, turn),
         Event::Reply(reply) => on_reply(task, reply, turn),
         Event::Cancel { by, reason } => first_told(task, operator::cancel(task, by, reason, turn), turn),

@@ -276,7 +276,7 @@ fn the_orders_that_it_started_outlast_it() {
     assert_eq!(kept(&bench), [1, 100]);
     for (part, count) in [(2, 100), (3, 50)] {
         assert!(bench.effects.iter().any(|one| matches!(one, Effect::Wake(wake, _) if wake.hint && wake.hops == part)));
-        bench.on(&Event::Hint { seen: late, part });
+        bench.on(&Event::Hint { seen: late, part, step: None });
         assert_eq!(kept(&bench), [0, count]);
     }
     assert!(!bench.effects().contains("wake"), "{}", bench.effects());

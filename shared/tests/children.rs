@@ -502,7 +502,7 @@ async fn a_child_expires_after_its_parent() {
     assert!(family.child().parent.unwrap().released);
     // Whoever ended the parent died before it could say so.
     family.store.tables().tasks.values_mut().filter_map(|task| task.parent.as_mut()).for_each(|p| p.released = false);
-    drop(family.handle(&parent(), Event::Hint { seen: 0, part: 0 }).await.unwrap());
+    drop(family.handle(&parent(), Event::Hint { seen: 0, part: 0, step: None }).await.unwrap());
     assert!(family.child().parent.unwrap().released);
 }
 
@@ -733,7 +733,7 @@ async fn a_hint_that_comes_again_sends_what_it_had_claimed() {
     family.play().await;
     assert_eq!(family.asked, ["do pay", "do pick", "do mail"]);
     family.lose_all();
-    drop(family.handle(&parent(), Event::Hint { seen: 0, part: 0 }).await.unwrap());
+    drop(family.handle(&parent(), Event::Hint { seen: 0, part: 0, step: None }).await.unwrap());
     family.play().await;
     assert_eq!(family.asked, ["do pay", "do pick", "do mail", "do mail"]);
 }

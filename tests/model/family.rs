@@ -406,7 +406,7 @@ impl Family {
     fn deliver(&self, state: &mut State, msg: Msg, good: bool) {
         match msg {
             Msg::Wake { to, seen } => self.on(state, to, &Event::Wake { seen, hops: 0 }),
-            Msg::Hint => self.on(state, Who::Parent, &Event::Hint { seen: 0, part: 0 }),
+            Msg::Hint => self.on(state, Who::Parent, &Event::Hint { seen: 0, part: 0, step: None }),
             Msg::Request { by, .. } if state.now >= by => {}
             Msg::Request { to, step, direction, attempt, .. } => {
                 match direction {

@@ -465,7 +465,7 @@ impl List {
                 if self.has(Defect::EndsAreCounted) && part == 0 && state.own.phase == Phase::Forward {
                     self.count(state);
                 }
-                self.on(state, &Event::Hint { seen, part });
+                self.on(state, &Event::Hint { seen, part, step: Some("k".into()) });
             }
             Msg::Ask { place, round, wish } => self.do_ask(state, place, round, wish),
             Msg::Request { attempt, by } => self.answer(state, attempt, by, true),

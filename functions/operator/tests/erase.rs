@@ -95,7 +95,7 @@ async fn family(world: &World, key: &str) -> (Id, Id) {
     let below = child::id("acme", &id, "line", 0);
     world.wake(&below).await;
     done(world, &below, "pick", json!({ "to": PRIVATE })).await;
-    world.event(&id, Event::Hint { seen: 0, part: 0 }).await;
+    world.event(&id, Event::Hint { seen: 0, part: 0, step: None }).await;
     for one in [&id, &below] {
         assert_eq!(world.task(one).await.process_state(), ProcessState::Processed);
     }

@@ -205,8 +205,8 @@ pub(super) fn is_ended(phase: Phase) -> bool {
     }
 }
 
-/// A child may have ended. Most hints are right, and what is not new writes nothing.
-pub(crate) fn on_hint(task: &Task, seen: u64, part: u32, turn: &Turn<'_>) -> Decision {
+/// A child of `step` may have ended. Most hints are right, and what is not new writes nothing.
+pub(crate) fn on_hint(task: &Task, seen: u64, part: u32, step: Option<&str>, turn: &Turn<'_>) -> Decision {
     let keep = |effects| Decision::Keep { why: Kept::NothingReady, effects };
     let runs = task.paused_at.is_none();
     let is_news = |index: &usize| {
@@ -227,15 +227,16 @@ pub(crate) fn on_hint(task: &Task, seen: u64, part: u32, turn: &Turn<'_>) -> Dec
     if let Some(part) = list::part_of_asks(part) {
         return keep(release_lists(task, part, turn).into_iter().chain(keep_lists(task, part, turn)).collect());
     }
-    // A save since then has sent another such hint.
-    let is_late = part > 0 && list::looked_at(task) > seen;
-    let hint = (part == 0).then_some(seen);
-    let lists = if is_late { list::News::default() } else { list::news(task, hint, turn) };
+    let step = step.and_then(|name| turn.workflow.position(name));
+    let why = if part == 0 { list::Why::Hint(seen) } else { list::Why::Look(seen) };
+    let lists = list::news(task, why, step, turn);
     if news.is_empty() && lists.now.is_empty() {
         let has_open_list = (0..task.steps.len()).any(|index| list::has(task, index) && awaits(&task.steps[index]));
-        return match has_open_list || is_late {
-            true if lists.is_expected && !lists.later => Decision::Keep { why: Kept::Expected, effects: Vec::new() },
-            true => keep(lists.later.then(|| list::look_again(task)).into_iter().collect()),
+        return match has_open_list || lists.is_late {
+            true if lists.is_expected && lists.later.is_empty() => {
+                Decision::Keep { why: Kept::Expected, effects: Vec::new() }
+            }
+            true => keep(lists.later.into_iter().map(|index| list::look_again(task, index, turn)).collect()),
             // An earlier delivery of this hint may have saved what it found, and died before it sent what follows.
             false => on_wake(task, task.version.saturating_sub(1), 1, turn),
         };
@@ -494,7 +495,7 @@ impl Change<'_> {
 impl From<&crate::message::Wake> for Event {
     fn from(wake: &crate::message::Wake) -> Self {
         if wake.hint {
-            Self::Hint { seen: wake.seen, part: wake.hops }
+            Self::Hint { seen: wake.seen, part: wake.hops, step: wake.step.clone() }
         } else {
             Self::Wake { seen: wake.seen, hops: wake.hops }
         }

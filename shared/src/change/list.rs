@@ -47,11 +47,6 @@ pub(crate) fn has(task: &Task, index: usize) -> bool {
     items(task, index).is_some()
 }
 
-/// The version of `task` in which the next look at a list was last arranged.
-pub(super) fn looked_at(task: &Task) -> u64 {
-    (0..task.steps.len()).filter_map(|index| items(task, index)).map(|items| items.looked_at).max().unwrap_or(0)
-}
-
 fn items(task: &Task, index: usize) -> Option<&Items> {
     task.steps[index].kids.as_ref()?.items.as_ref()
 }
@@ -230,8 +225,10 @@ fn counts(task: &Task, index: usize, child: &Task) -> bool {
 pub(super) struct News {
     /// The steps whose lists are to be written.
     pub(super) now: Vec<usize>,
-    /// Whether there is something that can wait for more, and no look at it is on its way.
-    pub(super) later: bool,
+    /// The steps whose lists have something new that can wait for more, and that no look on its way will find.
+    pub(super) later: Vec<usize>,
+    /// Whether a save since the look was arranged has arranged another one.
+    pub(super) is_late: bool,
     /// Whether there is something that the look will find that the last save arranged.
     pub(super) is_expected: bool,
 }
@@ -260,9 +257,17 @@ fn reads(rank: Option<usize>, open: usize, wanted: usize) -> Reads {
     }
 }
 
-/// What is new of the lists of `task`. With many open orders only the ends of some items, of which `hint` may be one, are a reason to read
-/// others.
-pub(super) fn news(task: &Task, hint: Option<u64>, turn: &Turn<'_>) -> News {
+/// Why lists are looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Why {
+    /// The order of this item has ended, most likely.
+    Hint(u64),
+    /// A look was arranged when the task had this version.
+    Look(u64),
+}
+
+/// What is new of the list of `step`, or of all lists. With many open orders only the ends of some items are a reason to read others.
+pub(super) fn news(task: &Task, why: Why, step: Option<usize>, turn: &Turn<'_>) -> News {
     let mut news = News::default();
     let is_turn = |index: &usize| match task.phase {
         Phase::Forward => true,
@@ -270,9 +275,16 @@ pub(super) fn news(task: &Task, hint: Option<u64>, turn: &Turn<'_>) -> News {
         Phase::Error | Phase::Processed | Phase::Undone | Phase::UndoError => false,
     };
     let runs = task.paused_at.is_none();
-    let is_alone = (0..task.steps.len()).filter(|index| has(task, *index)).count() == 1;
-    for index in (0..task.steps.len()).filter(|index| runs && has(task, *index) && is_turn(index)) {
+    let is_alone = task.steps.iter().filter(|step| step.kids.is_some()).count() == 1;
+    for index in step.map_or(0..task.steps.len(), |index| index..index + 1) {
         let Some(items) = items(task, index) else { continue };
+        if matches!(why, Why::Look(arranged) if items.looked_at > arranged) {
+            news.is_late = true;
+            continue;
+        }
+        if !runs || !is_turn(&index) {
+            continue;
+        }
         let at_once = turn.workflow.steps[index].each().map_or(1, |each| usize::from(each.at_once));
         let window = window(task, index, turn);
         let (open, wanted) = (window.len(), at_once.min(items.total()).div_ceil(2));
@@ -283,7 +295,7 @@ pub(super) fn news(task: &Task, hint: Option<u64>, turn: &Turn<'_>) -> News {
             news.now.push(index);
             continue;
         }
-        if let Some(hint) = hint {
+        if let Why::Hint(hint) = why {
             let rank = window.iter().position(|item| *item as u64 == hint);
             let reads = reads(rank, open, wanted);
             let is_expected = task.phase == Phase::Forward && turn.now < plus(items.changed_at, SAVE_AFTER);
@@ -294,7 +306,7 @@ pub(super) fn news(task: &Task, hint: Option<u64>, turn: &Turn<'_>) -> News {
                     news.is_expected = true;
                     continue;
                 }
-                // Two looks at once read the same, and only one of them is saved. Of two lists, each has looks of its own.
+                // Two looks at once read the same, and only one of them is saved. What else reads an order may be no look at this list.
                 Reads::All if is_alone && is_expected && open > FEW && !is_last && turn.outputs.leave_to_look() => {
                     news.is_expected = true;
                     continue;
@@ -302,7 +314,7 @@ pub(super) fn news(task: &Task, hint: Option<u64>, turn: &Turn<'_>) -> News {
                 // It is written down already.
                 Reads::None if rank.is_none() => continue,
                 Reads::None => {
-                    news.later = true;
+                    news.later.push(index);
                     continue;
                 }
                 Reads::All | Reads::WhileEnded => {}
@@ -315,8 +327,10 @@ pub(super) fn news(task: &Task, hint: Option<u64>, turn: &Turn<'_>) -> News {
             let mut parts = window.rchunks(FEW);
             let mut have_ended = || parts.all(|part| part.iter().filter(|item| has_ended(item)).count() == part.len());
             if reads == Reads::WhileEnded && !have_ended() {
-                news.is_expected |= is_expected;
-                news.later |= !is_expected;
+                match is_expected {
+                    true => news.is_expected = true,
+                    false => news.later.push(index),
+                }
                 continue;
             }
         }
@@ -337,20 +351,22 @@ pub(super) fn news(task: &Task, hint: Option<u64>, turn: &Turn<'_>) -> News {
                 Some(Seen::Unreadable) | None => {}
             }
         }
+        // Of an order that goes forward, saves for other steps say nothing of this list.
+        let asked_at = if task.phase == Phase::Forward { items.changed_at } else { task.updated_at };
         let is_half = ended > 0 && (ended >= wanted || ended == open);
         let is_old = oldest.is_some_and(|at| plus(at, SAVE_AFTER) <= turn.now);
-        if is_half || is_old || is_lost && plus(task.updated_at, MADE_WITHIN) <= turn.now {
+        if is_half || is_old || is_lost && plus(asked_at, MADE_WITHIN) <= turn.now {
             news.now.push(index);
-        } else {
-            news.later |= ended > 0 || is_lost;
+        } else if ended > 0 || is_lost {
+            news.later.push(index);
         }
     }
     news
 }
 
-/// Another look, once what has just ended is old enough to be written.
-pub(super) fn look_again(task: &Task) -> Effect {
-    Effect::Wake(Wake::look(task, 1), SAVE_AFTER)
+/// Another look at the list of step `index`, once what has just ended is old enough to be written.
+pub(super) fn look_again(task: &Task, index: usize, turn: &Turn<'_>) -> Effect {
+    Effect::Wake(Wake::look(task, 1, Some(&turn.workflow.steps[index].name)), SAVE_AFTER)
 }
 
 /// The open orders of step `index` that were not made, because the instance that recorded them died.
@@ -406,7 +422,7 @@ pub(super) fn ask_part(task: &Task, part: u32, wish: &Wish, turn: &Turn<'_>) -> 
     let mut effects: Vec<Effect> =
         steps.clone().flat_map(|index| ask_all(task, index, range.clone(), wish, turn)).collect();
     if steps.into_iter().any(|index| items(task, index).is_some_and(|items| items.total() > range.end)) {
-        effects.push(Effect::Wake(Wake::look(task, part + 2), SignedDuration::ZERO));
+        effects.push(Effect::Wake(Wake::look(task, part + 2, None), SignedDuration::ZERO));
     }
     effects
 }
@@ -478,10 +494,14 @@ impl Change<'_> {
             Ok(list) => list.unwrap_or_default(),
             Err(mistake) => return self.mistaken(index, Direction::Do, &mistake),
         };
-        let mut why = None;
+        let (mut why, before) = (None, self.requests.len());
         for (item, seen) in found {
             let Some(seen) = seen else { continue };
             why = why.or(self.look_at_item(index, item, &seen, round, &list));
+        }
+        let (asks, now) = (self.requests.len() > before, self.turn.now);
+        if let Some(items) = self.items_of(index).filter(|_| asks) {
+            items.changed_at = now;
         }
         self.open_items(index, &list);
         self.list_goes_on(index, why);
@@ -620,7 +640,8 @@ impl Change<'_> {
         if let Some(items) = self.items_of(index) {
             items.looked_at = version;
         }
-        self.requests.push(Effect::Wake(Wake::look(&self.task, 1), delay));
+        let name = &self.turn.workflow.steps[index].name;
+        self.requests.push(Effect::Wake(Wake::look(&self.task, 1, Some(name)), delay));
     }
 
     /// The step is done, or has failed, or waits for what is open.

@@ -98,6 +98,7 @@ fn sent(request: Request) -> Effect {
 pub fn wake(n: usize, delay_ms: i64) -> Effect {
     let wake = Wake {
         hint: false,
+        step: Some("lines".into()),
         task_id: Id(format!("ord_{n}")),
         seen: 1,
         hops: 0,

@@ -384,6 +384,7 @@ impl Draw {
                 seen: self.number(),
                 hops: self.small(),
                 hint: self.0.bool(),
+                step: self.maybe(Self::text),
                 traceparent: self.maybe(Self::text),
                 tenant: String::new(),
                 priority: Priority::Normal,
