@@ -36,6 +36,7 @@ fn a_run_counts_its_orders_and_its_kills() {
             "--in-flight=10",
             "--rates=40,20,20",
             "--rate-for=1s",
+            "--open=120",
             "--kills=1",
             "--durability=process",
         ],
@@ -60,6 +61,13 @@ fn a_run_counts_its_orders_and_its_kills() {
     let sends = |way: &str| number(&lists[way], "sends_per_item");
     assert_eq!((number(lists, "items"), sends("one_by_one")), (20.0, 3.0), "{lists}");
     assert!(sends("list") >= 4.0 && number(lists, "ratio") > 0.0, "{lists}");
+    let open = &report["open"];
+    let stages = open["stages"].as_array().unwrap();
+    assert_eq!(stages.iter().map(|stage| number(stage, "orders")).collect::<Vec<_>>(), [12.0, 119.0], "{open}");
+    for (stage, part) in stages.iter().flat_map(|s| ["overview", "list", "waiting", "event"].map(|part| (s, part))) {
+        assert_latency(&stage[part]);
+    }
+    assert!(number(open, "first_end_ms") > number(open, "up_ms"), "{open}");
     let recovery = &report["recovery"];
     for victim in ["agent", "scheduler", "everything"] {
         let killed = &recovery[victim];
@@ -97,7 +105,7 @@ fn a_steady_run_looks_at_memory_and_files_on_the_way() {
     let is_between = |mean: &Value| mean.as_f64().is_some_and(|mean| mean + 1.0 >= least && mean <= most);
     assert!(least > 1e6 && quarters.len() == 4 && quarters.iter().all(is_between), "{report}");
     assert!(samples.iter().any(|sample| number(sample, "log_bytes") > 0.0), "{report}");
-    assert!(report["rates"].is_null() && report["recovery"].is_null() && report["orders_per_second"].is_null());
+    assert!(["rates", "recovery", "open", "orders_per_second"].iter().all(|part| report[part].is_null()));
 }
 
 // A part that was not requested is not measured, and has no fields.
@@ -106,7 +114,7 @@ fn a_part_alone_is_measured_alone() {
     let dir = tempfile::tempdir().unwrap();
     let report = bench(dir.path(), &["--only=throughput", "--orders=20", "--backlog", "--memory"]);
     assert_eq!((report["backlog"].as_u64(), number(&report, "fsyncs_per_order")), (Some(20), 0.0), "{report}");
-    for absent in ["p50_ms", "lists", "rates", "recovery", "steady"] {
+    for absent in ["p50_ms", "lists", "rates", "open", "recovery", "steady"] {
         assert!(report[absent].is_null(), "{report}");
     }
     let report = bench(dir.path(), &["--only=throughput", "--orders=20", "--backlog", "7", "--memory"]);
@@ -128,7 +136,8 @@ fn a_bench_that_makes_no_sense_is_refused_at_once() {
         (&["--rate-for=1ms"], "1s to 24h"),
         (&["--duration=1h", "--only=single"], "cannot be used with"),
         (&["--rate=5"], "--duration"),
-        (&["--memory", "--only=recovery"], "nothing to recover"),
+        (&["--memory", "--only=recovery,open"], "nothing survives a kill"),
+        (&["--open=9"], "10..=100000000"),
     ] {
         let output = run(dir.path(), &[&["bench"], args].concat());
         let text = String::from_utf8_lossy(&output.stderr);

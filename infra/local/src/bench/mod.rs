@@ -1,10 +1,12 @@
-//! `stepwarden bench`: throughput, latency, lists, recovery and memory on this machine. Each order has three steps, one
-//! after another, by agents that do nothing; an order of a list has one.
+//! `stepwarden bench`: throughput, latency, lists, open orders, recovery and memory on this machine. Each order has three steps, one
+//! after another, by agents that do nothing; an order of a list has one, and so has an open order once its event has come.
 
 pub mod agent;
+mod child;
 mod latency;
 mod lists;
 mod load;
+mod open;
 mod recovery;
 mod report;
 mod steady;
@@ -64,7 +66,7 @@ at_once = 100
 pub async fn run(bench: &Bench) -> Result<Report> {
     let mut report = Report::begin(bench.durability());
     let wants = |part| bench.duration.is_none() && bench.only.contains(&part);
-    if bench.duration.is_some() || bench.only.iter().any(|part| *part != Part::Recovery) {
+    if bench.duration.is_some() || bench.only.iter().any(|part| !part.kills()) {
         let folder =
             tempfile::Builder::new().prefix("stepwarden-bench-").tempdir().context("creating a temporary directory")?;
         let data = bench.durability().map(|_| bench.data.clone().unwrap_or_else(|| folder.path().to_owned()));
@@ -100,10 +102,14 @@ pub async fn run(bench: &Bench) -> Result<Report> {
         system.stop().await;
     }
     // Nothing in memory survives a kill.
-    if wants(Part::Recovery)
-        && let Some(durability) = bench.durability()
-    {
-        report.recovery = Some(recovery::run(bench.kills, durability).await?);
+    if let Some(durability) = bench.durability() {
+        if wants(Part::Open) {
+            let data = bench.data.clone().unwrap_or_else(std::env::temp_dir);
+            report.open = Some(open::run(bench.open, durability, &data).await?);
+        }
+        if wants(Part::Recovery) {
+            report.recovery = Some(recovery::run(bench.kills, durability).await?);
+        }
     }
     Ok(report)
 }

@@ -5,6 +5,7 @@
 //! scheduler is killed together with all these, and "everything" means both processes.
 
 use super::agent::{Begun, NAME, STEPS, WORK};
+use super::child::{Place, Running, program, spawn};
 use super::latency::quantile;
 use super::lock;
 use crate::client::Api;
@@ -19,15 +20,11 @@ use shared::task::ProcessState;
 use shared::time::{Timestamp, plus};
 use shared::view::Status;
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader};
-use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use stepwarden_embedded::Durability;
 use submit::http::Accepted;
-use tokio::sync::oneshot;
 
 /// Time for each attempt at a step. An attempt that failed is repeated at once.
 const TIMEOUT: Duration = Duration::from_secs(1);
@@ -39,8 +36,6 @@ const APART: Duration = Duration::from_millis(8);
 const LOOK: Duration = Duration::from_millis(10);
 /// If an order has not ended by then, it never will.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// A process reports within this time that it is up.
-const START: Duration = Duration::from_secs(30);
 
 /// What kills cost.
 #[derive(Debug, Serialize)]
@@ -116,10 +111,7 @@ fn ms(time: Duration) -> f64 {
 
 /// The two processes, killed when dropped.
 struct World<'a> {
-    folder: &'a Path,
-    durability: &'static str,
-    port: u16,
-    token: String,
+    place: Place<'a>,
     api: Api,
     system: Running,
     agent: Running,
@@ -140,18 +132,12 @@ impl<'a> World<'a> {
         let after = |name: &str| format!("after = [\"{name}\"]\n");
         let steps = [step(first, ""), step(second, &after(first)), step(third, &after(second))];
         let workflow = format!("name = \"bench\"\n{}", steps.concat());
-        std::fs::create_dir(folder.join("workflows")).context("creating a folder for the workflow")?;
-        std::fs::write(folder.join("workflows/bench.toml"), workflow).context("writing the workflow")?;
-        let durability = match durability {
-            Durability::Full => "power",
-            Durability::Process => "process",
-        };
-        let (port, token) = (free_ports()?, format!("{:016x}", fastrand::u64(..)));
-        let api = Api::new(&format!("http://127.0.0.1:{port}"), Some(token.clone()), folder)?;
+        let place = Place::new(folder, durability, "bench", &workflow)?;
+        let api = place.api()?;
         let begun = Arc::default();
-        let system = start_system(folder, durability, port, &token).await?;
-        let agent = start_agent(port, &begun)?;
-        Ok(Self { folder, durability, port, token, api, system, agent, begun })
+        let system = place.start().await?;
+        let agent = start_agent(place.port, &begun)?;
+        Ok(Self { place, api, system, agent, begun })
     }
 
     async fn kill_often(&mut self, victim: Victim, kills: u32) -> Result<Kills> {
@@ -211,18 +197,18 @@ impl<'a> World<'a> {
         let victims = [(kills_system, &mut self.system), (kills_agent, &mut self.agent)];
         let mut victims: Vec<_> = victims.into_iter().filter_map(|(is, process)| is.then_some(process)).collect();
         for process in &mut victims {
-            process.0.kill().context("killing a process")?;
+            process.kill()?;
         }
         for process in victims {
-            process.0.wait().context("waiting for a killed process")?;
+            process.wait()?;
         }
         tokio::time::sleep(down_for).await;
         let restart = (Instant::now(), Timestamp::now());
         if kills_system {
-            self.system = start_system(self.folder, self.durability, self.port, &self.token).await?;
+            self.system = self.place.start().await?;
         }
         if kills_agent {
-            self.agent = start_agent(self.port, &self.begun)?;
+            self.agent = start_agent(self.place.port, &self.begun)?;
         }
         Ok(restart)
     }
@@ -281,35 +267,6 @@ fn continued(begun: &[Begun], restart: Timestamp) -> Option<f64> {
     orders.into_values().filter_map(next).max_by(f64::total_cmp)
 }
 
-/// A process, killed when dropped.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-async fn start_system(folder: &Path, durability: &str, port: u16, token: &str) -> Result<Running> {
-    let mut command = program()?;
-    command.current_dir(folder).env("STEPWARDEN_TOKEN", token);
-    command.args(["up", "--data", "data", "--workflows", "workflows", "--rate-limit", "0", "--external-agent", NAME]);
-    command.args(["--durability", durability, "--port", &port.to_string()]);
-    let (says_so, is_up) = oneshot::channel();
-    let mut says_so = Some(says_so);
-    let process = spawn(command, move |line| {
-        if line.contains("AWS endpoints")
-            && let Some(says_so) = says_so.take()
-        {
-            let _ = says_so.send(());
-        }
-    })?;
-    let is_up = tokio::time::timeout(START, is_up).await.context("`stepwarden up` did not report that it is up")?;
-    is_up.context("`stepwarden up` ended immediately")?;
-    Ok(process)
-}
-
 /// Starts an agent; the attempts that it begins go to `begun`.
 fn start_agent(port: u16, begun: &Arc<Mutex<Vec<Begun>>>) -> Result<Running> {
     let mut command = program()?;
@@ -325,32 +282,6 @@ fn start_agent(port: u16, begun: &Arc<Mutex<Vec<Begun>>>) -> Result<Running> {
             lock(&begun).push(one);
         }
     })
-}
-
-/// This program, without environment variables that name other systems.
-fn program() -> Result<Command> {
-    let mut command = Command::new(std::env::current_exe().context("looking for this program")?);
-    for name in ["AWS_ENDPOINT_URL", "AGENT_POOLS", "STEPWARDEN_URL", "STEPWARDEN_TOKEN"] {
-        command.env_remove(name);
-    }
-    command.env("RUST_LOG", "off").stdin(Stdio::null()).stdout(Stdio::piped());
-    Ok(command)
-}
-
-/// Starts `command` and gives each line of its output to `hear`, which is dropped at the end of the output.
-fn spawn(mut command: Command, mut hear: impl FnMut(&str) + Send + 'static) -> Result<Running> {
-    let mut process = Running(command.spawn().context("starting another instance of this program")?);
-    let output = process.0.stdout.take().context("a process without an output")?;
-    std::thread::spawn(move || BufReader::new(output).lines().map_while(Result::ok).for_each(|line| hear(&line)));
-    Ok(process)
-}
-
-/// A port that is free together with the next two, below the range that the system assigns.
-fn free_ports() -> Result<u16> {
-    let is_free = |port| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok();
-    let tries = std::iter::repeat_with(|| fastrand::u16(20_000..32_000)).take(1000);
-    let found = { tries }.find(|port| (*port..port + 3).all(is_free));
-    found.context("no three consecutive free ports between 20000 and 32000")
 }
 
 impl Recovery {

@@ -2,6 +2,7 @@
 
 use super::latency::Latency;
 use super::lists::Lists;
+use super::open::Open;
 use super::recovery::Recovery;
 use crate::say;
 use anyhow::Result;
@@ -43,6 +44,9 @@ pub struct Report {
     /// Runs at fixed rates.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub rates: Vec<Rate>,
+    /// Many open orders.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub open: Option<Open>,
     /// What kills cost.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recovery: Option<Recovery>,
@@ -203,6 +207,9 @@ impl Report {
         }
         if let (Some(idle), Some(peak)) = (self.idle_memory_bytes, self.peak_memory_bytes) {
             say!("memory              {} MB idle, {} MB at most", idle >> 20, peak >> 20);
+        }
+        if let Some(open) = &self.open {
+            open.say()?;
         }
         if let Some(recovery) = &self.recovery {
             recovery.say()?;

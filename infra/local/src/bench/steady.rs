@@ -61,7 +61,7 @@ async fn sample(lasting: Duration, data: Option<PathBuf>) -> Result<Vec<Sample>>
 }
 
 /// Bytes of the databases in `folder`, and of their write-ahead logs.
-fn sizes(folder: &Path) -> (u64, u64) {
+pub(super) fn sizes(folder: &Path) -> (u64, u64) {
     let size = |name: &str| std::fs::metadata(folder.join(name)).map_or(0, |file| file.len());
     let of = |suffix: &str| {
         ["tables.db", "queues.db", stepwarden_remotes::FILE_NAME]

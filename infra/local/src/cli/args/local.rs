@@ -212,6 +212,9 @@ pub struct Bench {
     /// Duration of the run for each rate
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = lasting)]
     pub rate_for: Duration,
+    /// How many waiting orders to measure with, in a system that is killed once
+    #[arg(long, default_value_t = 5000, value_name = "N", value_parser = clap::value_parser!(u64).range(10..=100_000_000))]
+    pub open: u64,
     /// How many times to kill each of these: an agent, the scheduler, everything
     #[arg(long, default_value_t = 3, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
     pub kills: u32,
@@ -224,13 +227,13 @@ pub struct Bench {
     /// What an answered write survives
     #[arg(long, value_enum, default_value_t = Kept::Power)]
     pub durability: Kept,
-    /// Keep everything in memory and skip the recovery part: there is nothing to recover
+    /// Keep everything in memory and skip the parts that kill a system, because nothing would survive
     #[arg(long)]
     pub memory: bool,
     /// Directory for the data [default: a new directory]
     #[arg(long, value_name = "DIR", conflicts_with = "memory")]
     pub data: Option<PathBuf>,
-    /// URL of a service that each step calls with POST, instead of an agent that does nothing; not in lists and recovery
+    /// URL of a service that each step calls with POST, instead of an agent that does nothing; not in lists, open or recovery
     #[arg(long, value_name = "URL")]
     pub service: Option<String>,
     /// Print one JSON object
@@ -249,8 +252,18 @@ pub enum Part {
     Lists,
     /// Latency at fixed rates
     Rates,
+    /// What waiting orders cost the others, and how long a start after kill -9 takes
+    Open,
     /// Time to recover from kill -9 of an agent, of the scheduler, and of everything
     Recovery,
+}
+
+impl Part {
+    /// Whether it kills systems of its own.
+    #[must_use]
+    pub fn kills(self) -> bool {
+        matches!(self, Self::Open | Self::Recovery)
+    }
 }
 
 impl Bench {
@@ -271,8 +284,8 @@ impl Bench {
     /// # Errors
     /// The options that do not fit together, in words.
     pub fn check(&self) -> Result<(), &'static str> {
-        if self.memory && self.only == [Part::Recovery] && self.duration.is_none() {
-            return Err("nothing to recover: with --memory nothing survives a kill");
+        if self.memory && self.only.iter().all(|part| part.kills()) && self.duration.is_none() {
+            return Err("with --memory nothing survives a kill, so there is nothing to measure");
         }
         if self.backlog.is_some() && !self.only.contains(&Part::Throughput) {
             return Err("--backlog needs the throughput run, which --only excludes");
