@@ -1282,7 +1282,7 @@ fn id_of_more(item: usize) -> Id {
     child::id_of_item("acme", &parent(), "more", item, 0)
 }
 
-// A hint of an earlier version names only an item. One that names its step is not taken for another list's.
+// A hint of an earlier version names an item, and not its list.
 #[tokio::test]
 async fn an_end_in_one_list_is_not_taken_for_one_in_another() {
     for (first, names_no_step) in [("lines", false), ("more", false), ("lines", true), ("more", true)] {

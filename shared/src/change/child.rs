@@ -223,11 +223,12 @@ pub(crate) fn on_hint(task: &Task, seen: u64, part: u32, step: Option<&str>, tur
             false => is_ended(child.phase) && child.parent.as_ref().is_some_and(|parent| parent.round == kids.round),
         }
     };
-    let news: Vec<usize> = (0..task.steps.len()).filter(is_news).collect();
+    let step = step.and_then(|name| turn.workflow.position(name));
+    let is_meant = |index: &usize| step.is_none_or(|step| step == *index);
+    let news: Vec<usize> = (0..task.steps.len()).filter(is_meant).filter(is_news).collect();
     if let Some(part) = list::part_of_asks(part) {
         return keep(release_lists(task, part, turn).into_iter().chain(keep_lists(task, part, turn)).collect());
     }
-    let step = step.and_then(|name| turn.workflow.position(name));
     let why = if part == 0 { list::Why::Hint(seen) } else { list::Why::Look(seen) };
     let lists = list::news(task, why, step, turn);
     if news.is_empty() && lists.now.is_empty() {

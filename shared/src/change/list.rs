@@ -351,7 +351,8 @@ pub(super) fn news(task: &Task, why: Why, step: Option<usize>, turn: &Turn<'_>) 
                 Some(Seen::Unreadable) | None => {}
             }
         }
-        // Of an order that goes forward, saves for other steps say nothing of this list.
+        // Of an order that goes forward, saves for other steps say nothing of this list. In an undo they still count: while a busy list beside
+        // it is undone, what was not asked is asked again only once that ends, or by the sweep.
         let asked_at = if task.phase == Phase::Forward { items.changed_at } else { task.updated_at };
         let is_half = ended > 0 && (ended >= wanted || ended == open);
         let is_old = oldest.is_some_and(|at| plus(at, SAVE_AFTER) <= turn.now);
