@@ -64,10 +64,16 @@ fn a_run_counts_its_orders_and_its_kills() {
     let open = &report["open"];
     let stages = open["stages"].as_array().unwrap();
     assert_eq!(stages.iter().map(|stage| number(stage, "orders")).collect::<Vec<_>>(), [12.0, 119.0], "{open}");
+    for stage in stages {
+        for figure in ["submitted_per_second", "file_bytes_per_order", "memory_bytes"] {
+            assert!(number(stage, figure) > 0.0, "{stage}");
+        }
+        assert!(stage["idle_cpu_ms_per_second"].is_null(), "{stage}");
+    }
     for (stage, part) in stages.iter().flat_map(|s| ["overview", "list", "waiting", "event"].map(|part| (s, part))) {
         assert_latency(&stage[part]);
     }
-    assert!(number(open, "first_end_ms") > number(open, "up_ms"), "{open}");
+    assert!(number(open, "up_ms") > 0.0 && number(open, "memory_after_restart_bytes") > 0.0, "{open}");
     let recovery = &report["recovery"];
     for victim in ["agent", "scheduler", "everything"] {
         let killed = &recovery[victim];

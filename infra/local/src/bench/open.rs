@@ -45,7 +45,7 @@ const MANY: u64 = 1000;
 /// Time between two polls.
 const LOOK: Duration = Duration::from_millis(1);
 /// Time until a refused request is sent again.
-const AGAIN: Duration = Duration::from_millis(100);
+const AGAIN: Duration = Duration::from_millis(20);
 /// What has not happened by then never will.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -67,7 +67,7 @@ pub struct Open {
 pub struct Stage {
     /// How many are open.
     pub orders: u64,
-    /// Orders per second, from the first submission of this stage until its last order waits.
+    /// Orders per second, from the first submission of this stage until its last ones wait.
     pub submitted_per_second: f64,
     /// Answers with the overview.
     pub overview: Latency,
@@ -217,10 +217,12 @@ async fn again(api: &Api, request: impl Fn() -> RequestBuilder) -> Result<()> {
 async fn until(api: &Api, n: u64, is_so: impl Fn(&Status) -> bool) -> Result<()> {
     let begin = Instant::now();
     loop {
-        let status = api.read(&format!("/orders/{}", id(n))).await?;
-        if is_so(&Status::deserialize(&status).context("reading an order")?) {
-            return Ok(());
-        }
+        let status = match api.read(&format!("/orders/{}", id(n))).await {
+            Ok(status) if is_so(&Status::deserialize(&status).context("reading an order")?) => return Ok(()),
+            Ok(status) => status.to_string(),
+            Err(error) if error.is_passing() => error.to_string(),
+            Err(error) => return Err(error.into()),
+        };
         ensure!(begin.elapsed() < PATIENCE, "after {} s this order is still: {status}", PATIENCE.as_secs());
         tokio::time::sleep(LOOK).await;
     }
