@@ -259,7 +259,7 @@ pub enum Part {
 }
 
 impl Part {
-    /// Whether it kills systems of its own.
+    /// Whether it starts and kills another system.
     #[must_use]
     pub fn kills(self) -> bool {
         matches!(self, Self::Open | Self::Recovery)
