@@ -122,7 +122,7 @@ struct World<'a> {
     data: &'a Path,
     /// Bytes of the files before the first order.
     empty: u64,
-    /// The first so many orders have ended.
+    /// Number of orders that have ended; they are the first ones.
     ended: u64,
 }
 
