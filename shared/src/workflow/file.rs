@@ -8,19 +8,18 @@ mod each;
 mod http;
 mod link;
 mod mapped;
+mod own;
 mod pages;
 mod poll;
 mod remind;
+mod retry;
 
 use super::aws::Aws;
-use super::child::Child;
-use super::each::Each;
 use super::edge::{After, Edge};
 use super::hosts::Hosts;
 use super::http::{AGENT as HTTP, Http};
-use super::wait::{Awaited, MAX_PEOPLE, Time, Wait};
+use super::wait::Time;
 use super::{MAX_STEPS, Step, Undo, Workflow};
-use crate::expression::{Mapping, Template};
 use crate::retry::{Calls, Ladder, Late, Long, Then};
 use crate::schema::Input;
 use crate::time::SignedDuration;
@@ -76,24 +75,12 @@ impl Settings {
 
 /// Longest name of a workflow, a step or an agent, in characters.
 pub const MAX_NAME: usize = 40;
-const MAX_TIMEOUT: SignedDuration = SignedDuration::from_hours(12);
-const MIN_TIMEOUT: SignedDuration = SignedDuration::from_millis(50);
-const MAX_WAIT: SignedDuration = SignedDuration::from_hours(24 * 30);
 const MIN_DEADLINE: SignedDuration = SignedDuration::from_secs(1);
 /// The longest retention, in days. The same as `RetentionDays` may have.
 const MAX_RETENTION: u16 = 3650;
 const MAX_DEADLINE: SignedDuration = SignedDuration::from_hours(24 * 366);
-const MAX_ATTEMPTS: u32 = 1000;
 /// Longest definition, in bytes of JSON. It is one item of DynamoDB, whose limit is 400 KB.
 const MAX_DEFINITION: usize = 350_000;
-
-/// The back-off of a step that sets none: 1, 5, 10, 30 and 60 minutes, as in the retry queue.
-fn default_backoff() -> Vec<SignedDuration> {
-    [1, 5, 10, 30, 60].map(SignedDuration::from_mins).to_vec()
-}
-
-const DEFAULT_CALLS: Calls =
-    Calls { attempts: 5, base: SignedDuration::from_millis(100), cap: SignedDuration::from_secs(5) };
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -379,7 +366,7 @@ fn build_step(
     let on_failure = workflow.on_failure;
     let raw = spanned.get_ref();
     let name = raw.name.get_ref();
-    let Own { value, fail, wait, child, each } = own(raw)?;
+    let own::Own { value, fail, wait, child, each } = own::own(raw)?;
     let mut doer = Doer::default();
     if value.is_none() && fail.is_none() && wait.is_none() && child.is_none() {
         let given = Given::of(&raw.agent, &raw.http, &raw.lambda, &raw.aws);
@@ -403,9 +390,9 @@ fn build_step(
     let fallback = &workflow.default;
     let is_work = !agent.is_empty();
     let timeout = match raw.timeout.as_ref().or(fallback.timeout.as_ref()) {
-        _ if raw.event.is_some() => event_timeout(raw)?,
+        _ if raw.event.is_some() => own::event_timeout(raw)?,
         Some(timeout) if is_work => {
-            check_timeout(timeout, raw.heartbeat.is_some())?;
+            retry::check_timeout(timeout, raw.heartbeat.is_some())?;
             timeout.get_ref().0
         }
         None if is_work => {
@@ -416,7 +403,7 @@ fn build_step(
     };
     // What a failed item means is decided by the step, for the list as a whole.
     let at_end = if each.is_some() { Then::Undo } else { on_failure };
-    let retry = ladder(raw.retry.as_ref().or(fallback.retry.as_ref()), at_end)?;
+    let retry = retry::ladder(raw.retry.as_ref().or(fallback.retry.as_ref()), at_end)?;
     let late = raw.late.as_ref().or(fallback.late.as_ref()).or(workflow.late.as_ref());
     let accept = raw.accept.as_ref().map(|accept| accept::build(accept, raw, http.is_some() || aws.is_some()));
     let accept = accept.transpose()?;
@@ -426,8 +413,9 @@ fn build_step(
     let heartbeat = raw.heartbeat.as_ref().map(|every| beat::build(every, raw, is_call, timeout)).transpose()?;
     let late = late.filter(|_| is_work && poll.is_none() && heartbeat.is_none());
     // Long work is not repeated from its beginning within one attempt.
-    let usual = if raw.heartbeat.is_some() { Calls { attempts: 1, ..DEFAULT_CALLS } } else { DEFAULT_CALLS };
-    let calls = calls(raw.calls.as_ref().or(fallback.calls.as_ref()), usual)?;
+    let usual =
+        if raw.heartbeat.is_some() { Calls { attempts: 1, ..retry::DEFAULT_CALLS } } else { retry::DEFAULT_CALLS };
+    let calls = retry::calls(raw.calls.as_ref().or(fallback.calls.as_ref()), usual)?;
     let remind = raw.remind.as_ref().map(|raw| remind::build(raw, asks_for.unwrap_or(timeout), calls, around));
     let remind = remind.transpose()?;
     let undo = match &raw.undo {
@@ -455,12 +443,12 @@ fn build_step(
                             "an undo cannot be undone; write `then = \"error\"` or leave `then` out".into(),
                         ));
                     }
-                    ladder(Some(own), Then::Error)?
+                    retry::ladder(Some(own), Then::Error)?
                 }
             };
             let timeout = match undo.timeout.as_ref().or(fallback.timeout.as_ref().filter(|_| raw.event.is_some())) {
                 Some(own) => {
-                    check_timeout(own, undo.heartbeat.is_some())?;
+                    retry::check_timeout(own, undo.heartbeat.is_some())?;
                     own.get_ref().0
                 }
                 // The wait of its step may take months.
@@ -469,7 +457,7 @@ fn build_step(
                         format!("the undo of step `{name}` has no timeout; add, for example, `timeout = \"30s\"`");
                     return Err((spanned.span(), message));
                 }
-                None if timeout > MAX_TIMEOUT && undo.heartbeat.is_none() => {
+                None if timeout > retry::MAX_TIMEOUT && undo.heartbeat.is_none() => {
                     let message = format!(
                         "the undo of step `{name}` has no heartbeat, so it takes at most 12h; add, for example, \
                          `timeout = \"1h\"` or `heartbeat = \"1m\"`"
@@ -487,7 +475,7 @@ fn build_step(
                 heartbeat: undo.heartbeat.as_ref().map(|every| beat::checked(every, is_call, timeout)).transpose()?,
                 timeout,
                 retry,
-                calls: self::calls(undo.calls.as_ref(), calls)?,
+                calls: retry::calls(undo.calls.as_ref(), calls)?,
             })
         }
     };
@@ -515,7 +503,7 @@ fn build_step(
         heartbeat,
         timeout,
         retry,
-        late: self::late(late)?,
+        late: retry::late(late)?,
         calls,
         on_failure: raw.on_failure.unwrap_or(on_failure),
         irreversible: raw.irreversible,
@@ -602,152 +590,6 @@ fn retention(raw: &Spanned<String>) -> Result<u16, Problem> {
             ),
         )
     })
-}
-
-/// A step that calls nothing: it computes, fails, waits or starts another order.
-#[derive(Default)]
-struct Own {
-    value: Option<Mapping>,
-    fail: Option<Template>,
-    wait: Option<Wait>,
-    child: Option<Child>,
-    /// The list of a step that makes a call for each item.
-    each: Option<Each>,
-}
-
-/// The `value`, `fail`, `workflow`, `wait`, `until` or `event` of a step, which takes none of an agent's keys.
-fn own(raw: &RawStep) -> Result<Own, Problem> {
-    let keys = [
-        ("value", raw.value.as_ref().map(Spanned::span)),
-        ("fail", raw.fail.as_ref().map(Spanned::span)),
-        ("wait", raw.wait.as_ref().map(Spanned::span)),
-        ("until", raw.until.as_ref().map(Spanned::span)),
-        ("event", raw.event.as_ref().map(Spanned::span)),
-        ("workflow", raw.workflow.as_ref().map(Spanned::span)),
-    ];
-    let given: Vec<_> = keys.into_iter().filter_map(|(key, span)| Some((key, span?))).collect();
-    let texts = [("take", raw.take.as_ref()), ("early", raw.early.as_ref()), ("failed", raw.failed.as_ref())];
-    let people = raw.people.as_ref().map(|people| ("people", people.span()));
-    let link = raw.link.as_ref().map(|link| ("link", link.span()));
-    let remind = raw.remind.as_ref().map(|remind| ("remind", remind.span()));
-    let alert = raw.alert.as_ref().map(|alert| ("alert", alert.span()));
-    let of_event = texts.into_iter().find_map(|(key, raw)| Some((key, raw?.span()))).or(people).or(link);
-    if let (None, Some((key, span))) = (&raw.event, of_event) {
-        return Err((
-            span,
-            format!("`{key}` is for a step that waits for an event; add `event = \"NAME\"`, or remove it"),
-        ));
-    }
-    let asks = raw.event.is_some() || raw.accept.is_some() || raw.poll.is_some();
-    if let (false, Some((key, span))) = (asks, remind.or(alert)) {
-        let message = format!("`{key}` is for a step that waits for an event, or has `accept` or `poll`; remove it");
-        return Err((span, message));
-    }
-    let each = each::build(raw)?;
-    let kind = match given.as_slice() {
-        [] => return Ok(Own { each, ..Own::default() }),
-        [(kind, span)] if each.is_some() && *kind != "workflow" => {
-            let message = format!(
-                "a step with `{kind}` takes no `each`; write `workflow`, `agent`, `http`, `lambda` or `aws` for each item, \
-                 or remove `each`"
-            );
-            return Err((span.clone(), message));
-        }
-        [(kind, _)] => *kind,
-        [(key, span), (other, _), ..] => {
-            return Err((span.clone(), format!("the step has both `{key}` and `{other}`; keep one of the two")));
-        }
-    };
-    let others = [
-        ("agent", raw.agent.as_ref().map(Spanned::span)),
-        ("http", raw.http.as_ref().map(Spanned::span)),
-        ("lambda", raw.lambda.as_ref().map(Spanned::span)),
-        ("aws", raw.aws.as_ref().map(Spanned::span)),
-        ("with", raw.with.as_ref().map(Spanned::span)),
-        ("output", raw.output.as_ref().map(Spanned::span)),
-        ("catch", raw.catch.as_ref().map(Spanned::span)),
-        ("undo", raw.undo.as_ref().map(Spanned::span)),
-        ("timeout", raw.timeout.as_ref().map(Spanned::span)),
-        ("retry", raw.retry.as_ref().map(Spanned::span)),
-        ("calls", raw.calls.as_ref().map(Spanned::span)),
-        ("late", raw.late.as_ref().map(Spanned::span)),
-        ("accept", raw.accept.as_ref().map(Spanned::span)),
-        ("poll", raw.poll.as_ref().map(Spanned::span)),
-        ("pages", raw.pages.as_ref().map(Spanned::span)),
-        ("heartbeat", raw.heartbeat.as_ref().map(Spanned::span)),
-        ("irreversible", raw.irreversible.then(|| raw.name.span())),
-    ];
-    let may_have = |name: &str| match kind {
-        "event" => matches!(name, "output" | "catch" | "undo" | "timeout"),
-        "workflow" => matches!(name, "with" | "output" | "catch"),
-        _ => false,
-    };
-    let mut others = others.into_iter().filter(|(name, _)| !may_have(name));
-    if let Some((other, span)) = others.find_map(|(name, span)| span.map(|span| (name, span))) {
-        let what = if kind == "workflow" { "starts an order" } else { "calls nothing" };
-        let message = format!("a step with `{kind}` {what}, so it takes no `{other}`; remove `{other}`");
-        return Err((span, message));
-    }
-    let child = raw.workflow.as_ref().map(|name| child(name, each)).transpose()?;
-    let wait = raw.wait.as_ref().map(|time| mapped::time(time, Wait::For)).transpose()?;
-    let until = raw.until.as_ref().map(|time| mapped::time(time, Wait::Until)).transpose()?;
-    Ok(Own {
-        each: None,
-        value: raw.value.as_ref().map(|value| mapped::mapping(value, "value")).transpose()?,
-        fail: raw.fail.as_ref().map(|text| mapped::template(text, "fail")).transpose()?,
-        wait: wait.or(until).or(raw.event.as_ref().map(|name| event(name, raw)).transpose()?),
-        child,
-    })
-}
-
-/// The order that a step starts. Whether there is such a workflow is known where all files are.
-fn child(name: &Spanned<String>, each: Option<Each>) -> Result<Child, Problem> {
-    check_name("workflow", name)?;
-    Ok(Child { workflow: name.get_ref().clone(), each, call: None })
-}
-
-/// The event that a step waits for.
-fn event(name: &Spanned<String>, raw: &RawStep) -> Result<Wait, Problem> {
-    check_name("event", name)?;
-    let refuse_early = match raw.early.as_ref().map(|early| (early.get_ref().as_str(), early.span())) {
-        None | Some(("keep", _)) => false,
-        Some(("refuse", _)) => true,
-        Some((other, span)) => {
-            return Err((
-                span,
-                format!("`early` cannot be `{other}`; write \"refuse\", or leave it out to keep early events"),
-            ));
-        }
-    };
-    let take = mapped::condition(raw.take.as_ref(), "take")?;
-    let failed = mapped::condition(raw.failed.as_ref(), "failed")?;
-    let people = raw.people.as_ref().map(people).transpose()?;
-    let alert = raw.alerts();
-    let link = raw.link.as_ref().map(|link| link::build(link, raw)).transpose()?;
-    Ok(Wait::Event(Awaited { name: name.get_ref().clone(), take, refuse_early, people, alert, failed, link }))
-}
-
-/// Of how many people a step needs an event.
-fn people(raw: &Spanned<u32>) -> Result<u8, Problem> {
-    let number = *raw.get_ref();
-    u8::try_from(number)
-        .ok()
-        .filter(|people| (1..=MAX_PEOPLE).contains(people))
-        .ok_or_else(|| (raw.span(), format!("`people` cannot be {number}; write a number from 1 to {MAX_PEOPLE}")))
-}
-
-/// How long a step waits for an event.
-fn event_timeout(raw: &RawStep) -> Result<SignedDuration, Problem> {
-    let name = raw.name.get_ref();
-    match raw.timeout.as_ref().map(|timeout| (timeout.get_ref().0, timeout.span())) {
-        None => {
-            Err((raw.name.span(), format!("step `{name}` would wait for ever; add, for example, `timeout = \"24h\"`")))
-        }
-        Some((timeout, _)) if (MIN_DEADLINE..=MAX_DEADLINE).contains(&timeout) => Ok(timeout),
-        Some((timeout, span)) => {
-            Err((span, format!("the timeout {timeout:#} is out of range; write one from 1s to 366d")))
-        }
-    }
 }
 
 /// The edges of a step, each step before it once.
@@ -904,83 +746,6 @@ fn check_agent(agent: &Spanned<String>, known: Known<'_>) -> Result<(), Problem>
         list(known.agents)
     );
     Err((agent.span(), message))
-}
-
-/// A message of SQS can be kept from others for 12 hours. With heartbeats nothing has to be kept that long.
-fn check_timeout(timeout: &Spanned<Time>, has_heartbeat: bool) -> Result<(), Problem> {
-    let Time(time) = timeout.get_ref();
-    let (most, words) = match has_heartbeat {
-        true => (beat::MAX_TIMEOUT, "30d"),
-        false => (MAX_TIMEOUT, "12h, or add a `heartbeat`"),
-    };
-    if (MIN_TIMEOUT..=most).contains(time) {
-        return Ok(());
-    }
-    Err((timeout.span(), format!("the timeout {time:#} is out of range; write one from 50ms to {words}")))
-}
-
-fn ladder(raw: Option<&Spanned<RawRetry>>, then: Then) -> Result<Ladder, Problem> {
-    let Some(spanned) = raw else {
-        let backoff = default_backoff();
-        return Ok(Ladder {
-            max: u32::try_from(backoff.len()).expect("five intervals") + 1,
-            backoff,
-            long: None,
-            then,
-        });
-    };
-    let raw = spanned.get_ref();
-    let backoff = raw.backoff.clone().unwrap_or_else(default_backoff);
-    let max = raw.max.unwrap_or_else(|| u32::try_from(backoff.len()).unwrap_or(MAX_ATTEMPTS).saturating_add(1));
-    let long_times = raw.long.map_or(0, |l| l.times);
-    if max == 0 || max.saturating_add(long_times) > MAX_ATTEMPTS {
-        return Err((
-            spanned.span(),
-            format!("{max} attempts and {long_times} long ones are out of range; write 1 to {MAX_ATTEMPTS} in all"),
-        ));
-    }
-    for wait in backoff.iter().chain(raw.long.as_ref().map(|l| &l.every)) {
-        if !(SignedDuration::ZERO..=MAX_WAIT).contains(wait) {
-            return Err((spanned.span(), format!("the wait {wait:#} is out of range; write one from 0s to 720h")));
-        }
-    }
-    if max > 1 && backoff.is_empty() {
-        return Err((
-            spanned.span(),
-            "`backoff` is empty; write at least one wait, for example [\"1m\", \"5m\"]".into(),
-        ));
-    }
-    Ok(Ladder { max, backoff, long: raw.long, then: raw.then.unwrap_or(then) })
-}
-
-fn late(raw: Option<&Spanned<Late>>) -> Result<Option<Late>, Problem> {
-    let Some(spanned) = raw else { return Ok(None) };
-    let late = *spanned.get_ref();
-    if (MIN_TIMEOUT..=MAX_TIMEOUT).contains(&late.extend) && (1..=MAX_ATTEMPTS).contains(&late.times) {
-        return Ok(Some(late));
-    }
-    let message = format!(
-        "`late` needs extend from 50ms to 12h and times from 1 to {MAX_ATTEMPTS}; for example {{ extend = \"30s\", times = 2 }}"
-    );
-    Err((spanned.span(), message))
-}
-
-fn calls(raw: Option<&Spanned<RawCalls>>, default: Calls) -> Result<Calls, Problem> {
-    let Some(spanned) = raw else { return Ok(default) };
-    let raw = spanned.get_ref();
-    let calls = Calls {
-        attempts: raw.attempts.unwrap_or(default.attempts),
-        base: raw.base.unwrap_or(default.base),
-        cap: raw.cap.unwrap_or(default.cap),
-    };
-    let good = (1..=100).contains(&calls.attempts)
-        && calls.base > SignedDuration::ZERO
-        && calls.base <= calls.cap
-        && calls.cap <= SignedDuration::from_mins(15);
-    if good {
-        return Ok(calls);
-    }
-    Err((spanned.span(), "`calls` needs attempts from 1 to 100 and 0s < base <= cap <= 15m; for example { attempts = 5, base = \"100ms\", cap = \"5s\" }".into()))
 }
 
 /// The positions along one cycle of `after` entries, if there is one.

@@ -1,6 +1,6 @@
 //! The `remind` of a step that waits.
 
-use super::{Around, Given, Problem, RawRemind, Time, list, mapped};
+use super::{Around, Given, Problem, RawRemind, Time, list, mapped, retry};
 use crate::retry::Calls;
 use crate::time::SignedDuration;
 use crate::workflow::http::IDEMPOTENCY_KEY;
@@ -50,6 +50,6 @@ pub(super) fn build(
         return Err((spanned.span(), message));
     }
     let with = mapped::with(raw.with.as_ref(), raw.form, &mut doer, spanned.span())?;
-    let calls = super::calls(raw.calls.as_ref(), calls)?;
+    let calls = retry::calls(raw.calls.as_ref(), calls)?;
     Ok(Remind { every, times, agent: doer.agent, http: doer.http, aws: doer.aws, with, calls })
 }
