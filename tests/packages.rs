@@ -185,6 +185,8 @@ fn every_test_that_is_written_runs() {
     cargo.current_dir(root()).args(["metadata", "--no-deps", "--offline", "--format-version", "1"]);
     let metadata: Value = serde_json::from_slice(&cargo.output().expect("cargo").stdout).expect("JSON");
     let read = |path: &Path| std::fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    let has_tests =
+        |path: &PathBuf| read(path).lines().any(|line| TEST.iter().any(|mark| line.trim_start().starts_with(mark)));
     let (mut lost, mut modules) = (Vec::new(), 0);
     for package in metadata["packages"].as_array().expect("packages") {
         let targets = package["targets"].as_array().expect("targets");
@@ -192,9 +194,6 @@ fn every_test_that_is_written_runs() {
             let source = Path::new(target["src_path"].as_str().expect("a path"));
             let folder = source.parent().expect("a folder");
             if target["test"] == false && target["kind"] != json!(["custom-build"]) {
-                let has_tests = |path: &PathBuf| {
-                    read(path).lines().any(|line| TEST.iter().any(|mark| line.trim_start().starts_with(mark)))
-                };
                 // Other files beside a program's may belong to a library.
                 let is_library = target["kind"] == json!(["lib"]);
                 let files = if is_library { rust_files(folder) } else { vec![source.to_owned()] };
@@ -203,8 +202,20 @@ fn every_test_that_is_written_runs() {
                 let roots: Vec<&Path> = targets.iter().filter_map(|t| t["src_path"].as_str()).map(Path::new).collect();
                 let named: String =
                     roots.iter().filter(|path| path.parent() == Some(folder)).map(|path| read(path)).collect();
-                for path in rust_files(folder).into_iter().filter(|path| path.parent() == Some(folder)) {
+                for path in rust_files(folder) {
                     let name = path.file_stem().and_then(|name| name.to_str()).expect("a name");
+                    let beside = path.parent().expect("a folder");
+                    if beside != folder {
+                        // A part of the file that is named like its folder; other folders are of other packages.
+                        let owners = [beside.with_extension("rs"), beside.join("mod.rs")];
+                        let owners: Vec<String> =
+                            owners.iter().filter(|file| file.exists()).map(|file| read(file)).collect();
+                        let is_part = |owner: &String| owner.contains(&format!("mod {name};\n"));
+                        if !owners.is_empty() && !owners.iter().any(is_part) && name != "mod" && has_tests(&path) {
+                            lost.push(path);
+                        }
+                        continue;
+                    }
                     let is_module = named.contains(&format!("mod {name};\n"));
                     modules += usize::from(is_module);
                     if !is_module && !roots.contains(&path.as_path()) {
