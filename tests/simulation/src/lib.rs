@@ -40,7 +40,8 @@ pub use report::{Failure, Harm, Recovery, Report, broken, simulate};
 pub use retell::{Heard, Retelling, Retold, Tell, Telling, Word, retell};
 pub use script::{Played, REMIND, Said, Script, Scripted, Sending, Sent, UNDO, is_of, name_below, play};
 pub use shrink::{Small, shrink};
-pub use world::{OrderRun, Run, RunOptions};
+pub use world::RunOptions;
+pub use world::run::{OrderRun, Run};
 
 /// What a run is made of, for the tests of this package.
 pub mod parts {
@@ -121,5 +122,5 @@ pub struct Settings {
 #[must_use]
 pub fn run(seed: u64, settings: &Settings, options: &RunOptions) -> Run {
     let plan = Plan::new(seed, &settings.workflows, &settings.children, settings.real_every);
-    world::run(plan.scripted(settings.script.clone()), options)
+    world::run::run(plan.scripted(settings.script.clone()), options)
 }

@@ -1,25 +1,23 @@
-//! One run: processes, queues, remote services, clients and people, from one seed, in virtual time.
+//! The world of one run: queues, remote services and what happened, from one seed, in virtual time.
+
+pub(crate) mod processes;
+pub(crate) mod run;
 
 use crate::Defect;
-use crate::calls::{MOST_LATE, SimulatedAgent};
-use crate::dice::{Allowed, Class, Dice, Draw, Fired};
+use crate::dice::{Allowed, Class, Dice, Draw};
 use crate::endpoint::Mishap;
 use crate::history::{History, Rule, Violation};
-use crate::node::{Node, Role, time_at};
+use crate::node::{Node, time_at};
 use crate::people;
 use crate::plan::{OrderPlan, Plan};
 use crate::port::{BUS, Faulty, way_ms};
-use crate::queues::{Queues, wait_ms};
+use crate::queues::Queues;
 use crate::real::{self, RealStore};
 use crate::script::{self, Script, Sending, Sent};
 use crate::services::{self, Answer, Services};
 use crate::store::{Memory, Store, call};
 use crate::trace::Trace;
-use agent::{Agent, AgentError, Runtime, breaker};
-use aws_lambda_events::event::sqs::SqsEvent;
-use futures::StreamExt;
-use futures::future::{BoxFuture, join_all};
-use futures::stream::FuturesUnordered;
+use agent::AgentError;
 use serde_json::{Value, json};
 use shared::control::Pause;
 use shared::decision::{Act, Progress};
@@ -35,7 +33,7 @@ use shared::queues;
 use shared::registry::{Pointer, Pointers};
 use shared::step::Direction;
 use shared::task::{ProcessState, Task};
-use shared::time::{SignedDuration, Timestamp};
+use shared::time::Timestamp;
 use shared::workflow::poll::Found;
 use shared::workflow::{Hash, Workflow};
 use std::borrow::Cow;
@@ -43,15 +41,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
-use stepwarden_aws::batch::Response;
 use stepwarden_aws::{Config, schema};
-use submit::Submit;
 use submit::heartbeats::Alive;
 use submit::problem::Problem;
-use supervisor::Supervisor;
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 
 /// Name of the queue that submitters register for notices.
 pub const REPLY_QUEUE: &str = "shop";
@@ -71,48 +65,6 @@ pub struct RunOptions {
     pub defect: Option<Defect>,
     /// The functions that decide: the core, or the core with a defect.
     pub core: Core,
-}
-
-/// The result of one order.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OrderRun {
-    /// Its number, from 1.
-    pub number: usize,
-    /// Its final state; `None` if it was never stored.
-    pub state: Option<ProcessState>,
-    /// From being stored to its first end, in milliseconds of virtual time; `None` if a person held it up.
-    pub took_ms: Option<u64>,
-}
-
-/// The result of one run.
-#[derive(Clone, Debug)]
-pub struct Run {
-    /// Its seed.
-    pub seed: u64,
-    /// Its workflow.
-    pub workflow: String,
-    /// Whether it used the real store.
-    pub is_real_store: bool,
-    /// Whether it used the real messenger.
-    pub is_real_messenger: bool,
-    /// The rules it broke.
-    pub violations: Vec<Violation>,
-    /// The faults that happened, in order.
-    pub fired: Vec<Fired>,
-    /// The orders.
-    pub orders: Vec<OrderRun>,
-    /// Hash over everything that happened.
-    pub hash: u64,
-    /// What happened, if it was kept.
-    pub trace: Vec<String>,
-    /// How long it took, in milliseconds of virtual time.
-    pub virtual_ms: u64,
-    /// Dead letters that were moved back after the end of the faults.
-    pub redriven: usize,
-    /// What people did that changed something, and how often.
-    pub acts: BTreeMap<&'static str, u64>,
-    /// What the real adapters met at their endpoints, and how often.
-    pub met: BTreeMap<&'static str, u64>,
 }
 
 /// Everything in a run that outlives a process.
@@ -153,10 +105,10 @@ pub struct World {
     busy: AtomicUsize,
 }
 
-/// What reaches a process other than from queues.
 /// The beginning of the name under which the callback of a step is sent.
 pub(crate) const CALLBACK: &str = "callback:";
 
+/// What reaches a process other than from queues.
 pub(crate) enum Knock {
     Submit(String, Value, oneshot::Sender<Result<Id, Problem>>),
     Act(Vec<(Id, Act)>, oneshot::Sender<Vec<Result<Outcome, Error>>>),
@@ -692,334 +644,6 @@ impl Drop for Busy<'_> {
     fn drop(&mut self) {
         self.0.busy.fetch_sub(1, Ordering::Relaxed);
     }
-}
-
-/// Runs a process and restarts it after each crash.
-pub(crate) async fn live(world: Arc<World>, node: Arc<Node>) {
-    loop {
-        node.begin(&world);
-        let body: BoxFuture<'_, ()> = match node.role {
-            Role::Submit => Box::pin(take_orders(&world, &node)),
-            Role::Scheduler => Box::pin(schedule(&world, &node)),
-            Role::Agent => Box::pin(act(&world, &node)),
-            Role::Supervisor => Box::pin(supervise(&world, &node)),
-            Role::Operator => Box::pin(operate(&world, &node)),
-        };
-        node.live(&world, body).await;
-        lock(&world.doors).remove(&node.name);
-        let mut draw = world.dice.draw(&format!("{} is started again", node.name));
-        wait_ms(draw.between(50, 3000)).await;
-    }
-}
-
-/// Does what an event source mapping does: one batch after another.
-async fn pump<'a>(
-    world: &'a World,
-    node: &'a Node,
-    queue: &'a str,
-    handler: impl Fn(SqsEvent) -> BoxFuture<'a, Response>,
-) {
-    loop {
-        let messages = world.queues.receive(queue).await;
-        let site = format!("handle {}", messages[0].label);
-        node.touch(world, &site);
-        let (out, back) = world.ways(&node.name, &site);
-        wait_ms(out).await;
-        if world.defect == Some(Defect::DeletesFirst) {
-            messages.iter().for_each(|m| world.queues.delete(queue, m.receipt));
-        }
-        let all = messages.iter().map(|m| m.label.as_str()).collect::<Vec<_>>().join(", ");
-        world.trace(format_args!("{} handles {all}", node.instance()));
-        let response = handler(world.queues.event(queue, &messages)).await;
-        wait_ms(back).await;
-        for message in &messages {
-            let failed = response.batch_item_failures.iter().any(|f| f.item_identifier == message.id.to_string());
-            if !failed && world.fires(Class::DeleteLost, &message.label).is_none() {
-                world.queues.delete(queue, message.receipt);
-            }
-        }
-    }
-}
-
-async fn take_orders(world: &Arc<World>, node: &Arc<Node>) {
-    let submit = Submit {
-        engine: Arc::new(world.engine(node)),
-        workflows: std::iter::once(&world.plan.workflow)
-            .chain(&world.plan.children)
-            .map(|one| (one.name.clone(), (**one).clone()))
-            .collect(),
-        reply_queues: world.config.reply_queues.clone(),
-        shards: world.plan.shards,
-        scopes: Default::default(),
-        queue_tenant: TENANT.into(),
-    };
-    let mut door = world.door(node);
-    let over_http = async {
-        let mut under_way = FuturesUnordered::<BoxFuture<'_, ()>>::new();
-        loop {
-            let knock = tokio::select! {
-                biased;
-                Some(()) = under_way.next(), if !under_way.is_empty() => continue,
-                Some(knock) = door.recv() => knock,
-            };
-            if let Knock::Event(id, Sending { name, key, data, by, .. }, answer) = knock {
-                let submit = &submit;
-                under_way.push(Box::pin(async move {
-                    let sent = match name.strip_prefix(CALLBACK) {
-                        Some(step) => submit.call_back(&id, step, &key, data).await,
-                        None => submit.deliver(&id, &name, &key, data, by).await.map(drop),
-                    };
-                    let _ = answer.send(sent);
-                }));
-            } else if let Knock::Beat(id, step, attempt, progress, answer) = knock {
-                let submit = &submit;
-                under_way.push(Box::pin(async move {
-                    let _ = answer.send(submit.beat(&id, &step, attempt, progress).await);
-                }));
-            } else if let Knock::Submit(key, body, answer) = knock {
-                let submit = &submit;
-                under_way.push(Box::pin(async move {
-                    let accepted = match submit::submission::parse(body.to_string().as_bytes()) {
-                        Ok(submission) => submit.accept(TENANT, &key, submission).await,
-                        Err(problem) => Err(problem),
-                    };
-                    let _ = answer.send(accepted);
-                }));
-            }
-        }
-    };
-    let by_message = pump(world, node, queues::SUBMISSIONS, |event| Box::pin(submit::queue_handler(&submit, event)));
-    let ((), ()) = futures::future::join(over_http, by_message).await;
-}
-
-async fn schedule(world: &Arc<World>, node: &Arc<Node>) {
-    let engine = world.engine(node);
-    let mut names = world.config.scheduler_queues();
-    names.push(queues::REPLIES.into());
-    let pumps =
-        names.iter().map(|queue| pump(world, node, queue, |event| Box::pin(scheduler::handler(&engine, event))));
-    join_all(pumps).await;
-}
-
-async fn act(world: &Arc<World>, node: &Arc<Node>) {
-    let used = world.plan.agents();
-    let own = agent::agents::NAMES.iter().copied().filter(|name| used.contains(name));
-    let names = own.chain(used.iter().copied().filter(|name| !agent::agents::NAMES.contains(name)));
-    let agents: Vec<Arc<dyn Agent>> =
-        names.map(|name| Arc::new(SimulatedAgent::new(name, world, node)) as Arc<dyn Agent>).collect();
-    let mut breaker = breaker::Settings::default();
-    if world.plan.script.is_some() {
-        // A breaker guards a service against many orders; one whose script says that it is down would never be called.
-        breaker.failures = u32::MAX;
-    }
-    let settings = agent::Settings { skew: world.plan.skew, breaker };
-    let mut pools = Vec::new();
-    let mut runtime = Runtime::new(agents.clone(), settings, node.clock(world));
-    for own in &agents {
-        for pool in world.config.pools_of(own.name()) {
-            if pool != own.name() {
-                runtime = runtime.with_pool(pool, Arc::clone(own));
-            }
-            pools.push(pool.to_owned());
-        }
-    }
-    let messenger = Faulty::new(world, node);
-    let names: Vec<String> = pools.iter().flat_map(|pool| world.config.pool_queues(pool)).collect();
-    let pumps = names
-        .iter()
-        .flat_map(|queue| [queue; 2])
-        .map(|queue| pump(world, node, queue, |event| Box::pin(agent::handler(&runtime, &messenger, event))));
-    join_all(pumps).await;
-}
-
-async fn supervise(world: &Arc<World>, node: &Arc<Node>) {
-    if world.defect == Some(Defect::NoSweep) {
-        return std::future::pending().await;
-    }
-    let engine = world.engine(node);
-    let plan = &world.plan;
-    let settings =
-        supervisor::Settings { groups: plan.groups, ..supervisor::Settings::new(plan.shards, plan.lease_life) };
-    let mut supervisor = Supervisor::new(&engine, settings);
-    loop {
-        let mut draw = world.dice.draw(&format!("{} waits", node.name));
-        sleep(plan.sweep_every.mul_f64(draw.between(70, 130) as f64 / 100.0)).await;
-        let swept = match plan.patrols {
-            true => supervisor.patrol(plan.sweep_every, Instant::now() + plan.sweep_every * 3).await,
-            false => supervisor.sweep().await,
-        };
-        match swept {
-            Ok(swept) if swept.looked_at > 0 => world.trace(format_args!(
-                "{} swept {}: {} expired, {} failed",
-                node.instance(),
-                swept.looked_at,
-                swept.expired,
-                swept.failed
-            )),
-            Ok(_) => {}
-            Err(error) => world.trace(format_args!("{} could not sweep: {error}", node.instance())),
-        }
-        if plan.patrols {
-            supervisor = Supervisor::new(&engine, settings);
-        }
-    }
-}
-
-async fn operate(world: &Arc<World>, node: &Arc<Node>) {
-    let engine = world.engine(node);
-    let mut door = world.door(node);
-    while let Some(knock) = door.recv().await {
-        match knock {
-            Knock::Act(acts, answer) => drop(answer.send(engine.act(acts).await)),
-            Knock::SetAgent(name, pause, answer) => {
-                let done = engine.store.set_agent(&name, pause.as_ref()).await;
-                engine.forget_agents();
-                let _ = answer.send(done);
-            }
-            Knock::Submit(..) | Knock::Event(..) | Knock::Beat(..) => {}
-        }
-    }
-}
-
-/// Why a run is not at rest yet: an order, and its state.
-fn unrest(world: &World, orders: &[(OrderPlan, Arc<AtomicUsize>)]) -> Option<(Option<Id>, String)> {
-    for (order, resubmissions) in orders {
-        let id = id_of(order);
-        let is_mended = |state| resubmissions.load(Ordering::Relaxed) > 0 && state == ProcessState::Error;
-        if let Some(why) = world.open(&id, is_mended) {
-            return Some((Some(id), why));
-        }
-    }
-    if let Some((id, why)) = world.open_child() {
-        return Some((Some(id), why));
-    }
-    match world.busy.load(Ordering::Relaxed) {
-        0 => {}
-        n => return Some((None, format!("{n} clients have no answer"))),
-    }
-    match world.queues.left() {
-        (0, 0) => None,
-        (waiting, dead) => Some((None, format!("{waiting} messages wait, {dead} are dead: {:?}", world.queues.dead()))),
-    }
-}
-
-pub(crate) fn run(plan: Plan, options: &RunOptions) -> Run {
-    fastrand::seed(plan.seed);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
-    let runtime = runtime.expect("a runtime of one thread");
-    let world = runtime.block_on(async { Arc::new(World::new(plan, options)) });
-    let (orders, redriven) = runtime.block_on(play(&world));
-    let virtual_ms = runtime.block_on(async { world.now_ms() });
-    // All tasks end here, and everything that holds the world with them.
-    drop(runtime);
-    let world = Arc::into_inner(world).expect("nothing else holds it");
-    let history = world.history.into_inner().unwrap_or_else(PoisonError::into_inner);
-    let mut violations = world.violations.into_inner().unwrap_or_else(PoisonError::into_inner);
-    let workflow = Arc::clone(&world.plan.workflow);
-    let known: BTreeMap<Hash, &Arc<Workflow>> = world.definitions.iter().map(|one| (one.hash(), one)).collect();
-    violations.extend(history.check(|wanted| known.get(wanted).map(|workflow| Arc::clone(workflow))));
-    let orders = orders.iter().map(|order| order_run(order, &history)).collect();
-    let trace = world.trace.into_inner().unwrap_or_else(PoisonError::into_inner);
-    Run {
-        seed: world.plan.seed,
-        workflow: workflow.name.clone(),
-        is_real_store: world.plan.is_real_store,
-        is_real_messenger: world.plan.is_real_messenger,
-        violations,
-        fired: world.dice.fired(),
-        orders,
-        hash: trace.hash(),
-        trace: trace.into_lines(),
-        virtual_ms,
-        redriven,
-        acts: world.acts.into_inner().unwrap_or_else(PoisonError::into_inner),
-        met: {
-            let mut met = world.met.into_inner().unwrap_or_else(PoisonError::into_inner);
-            if let Store::Real(real) = &world.store {
-                met.extend(real.met());
-            }
-            met
-        },
-    }
-}
-
-fn order_run(order: &OrderPlan, history: &History) -> OrderRun {
-    let id = id_of(order);
-    let end = history.first_end(&id);
-    let by_hand = |task: &&Arc<Task>| task.log.iter().any(|entry| entry.1.is_act());
-    let took_ms = end.filter(|task| !by_hand(task)).map(|task| {
-        let took: SignedDuration = task.created_at.duration_until(task.updated_at);
-        u64::try_from(took.as_millis()).unwrap_or_default()
-    });
-    OrderRun { number: order.number, state: history.last(&id).map(|task| task.process_state()), took_ms }
-}
-
-/// The run itself: the orders that took part, and how many dead letters were moved back.
-async fn play(world: &Arc<World>) -> (Vec<OrderPlan>, usize) {
-    let plan = &world.plan;
-    let last = u64::try_from(plan.faults_end.as_millis()).unwrap_or(u64::MAX / 2);
-    for agent in plan.agents() {
-        if let Some(mut draw) = world.fires(Class::RemoteOutage, agent) {
-            let from = draw.between(0, last);
-            let until = draw.between(from, last);
-            lock(&world.outages).insert(agent.to_owned(), (from, until));
-        }
-    }
-    let mut processes = Vec::new();
-    let roles = [(Role::Submit, 2), (Role::Scheduler, 2), (Role::Agent, 2), (Role::Supervisor, 2), (Role::Operator, 1)];
-    for (role, count) in roles {
-        for number in 0..count {
-            processes.push(tokio::spawn(live(Arc::clone(world), Arc::new(Node::new(role, number)))));
-        }
-    }
-    let mut orders = Vec::new();
-    for order in &plan.orders {
-        if order.number > 1 && world.fires(Class::MoreOrders, &order.number.to_string()).is_none() {
-            continue;
-        }
-        let left = Arc::new(AtomicUsize::new(people::MENDED));
-        tokio::spawn(people::submit_order(Arc::clone(world), order.clone()));
-        tokio::spawn(people::meddle(Arc::clone(world), order.clone()));
-        tokio::spawn(people::send_events(Arc::clone(world), order.clone()));
-        tokio::spawn(people::mend(Arc::clone(world), order.clone(), Arc::clone(&left)));
-        orders.push((order.clone(), left));
-    }
-    tokio::spawn(people::poison(Arc::clone(world)));
-    tokio::spawn(people::act_in_bulk(Arc::clone(world), orders.iter().map(|(order, _)| id_of(order)).collect()));
-    tokio::spawn(people::change_workflow(Arc::clone(world)));
-    tokio::spawn(people::mend_children(Arc::clone(world)));
-    for agent in plan.agents() {
-        tokio::spawn(people::pause_agent(Arc::clone(world), agent.to_owned()));
-    }
-    for queue in [queues::notices(REPLY_QUEUE), queues::SET_ASIDE.to_owned(), BUS.to_owned()] {
-        tokio::spawn(people::read(Arc::clone(world), queue));
-    }
-    sleep(plan.faults_end).await;
-    world.dice.stop();
-    world.trace(format_args!("-- nothing goes wrong from here on"));
-    let deadline = Instant::now() + plan.rest_within();
-    let mut redriven = 0;
-    for look in 0u64.. {
-        sleep(Duration::from_millis(500).max(plan.sweep_every / 10)).await;
-        if processes.iter().any(tokio::task::JoinHandle::is_finished) {
-            world.wrong(Rule::Ends, None, "a process panicked".into());
-            break;
-        }
-        let Some((order, why)) = unrest(world, &orders) else { break };
-        if Instant::now() > deadline {
-            world.wrong(Rule::Ends, order, format!("no rest within {:?}: {why}", plan.rest_within()));
-            break;
-        }
-        // An operator moves dead letters back once the trouble is over.
-        if look % 60 == 0 {
-            redriven += world.queues.redrive();
-        }
-    }
-    // A call may still reach a remote service after the end.
-    sleep(plan.longest_timeout * (MOST_LATE + 1) + Duration::from_secs(15)).await;
-    world.check_attention();
-    world.trace(format_args!("-- the end"));
-    (orders.into_iter().map(|(order, _)| order).collect(), redriven)
 }
 
 /// A request that is sent again is held back for what is left.
