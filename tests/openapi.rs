@@ -5,11 +5,14 @@
 //! `UPDATE=1 cargo test -p stepwarden-tests --test whole openapi::the_document` writes `docs/openapi.json` again.
 
 mod document;
+mod routes;
+mod shapes;
+
 use crate::support::{Whole, http, three_noops};
-use document::{Route, routes};
 use edge::auth::Scopes;
 use edge::problem::CODES;
 use reqwest::{Method, StatusCode};
+use routes::{Route, routes};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use stepwarden::access;
