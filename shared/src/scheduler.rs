@@ -5,7 +5,8 @@
 //! three rules. A reply counts only while its attempt holds the step and the time is before `complete_by`. A Wake
 //! decides on the current state, whatever version it names. A repeated message re-sends what may not have been sent.
 
-use crate::change::{self, Change, Miss};
+use crate::change::attempt::Miss;
+use crate::change::{self, Change};
 use crate::decision::{Decision, Declined, Event, Kept, Progress, Turn};
 use crate::json;
 use crate::message::{Effect, MAX_ANSWER, MAX_HOPS, NoticeKind, Outcome, Reply};

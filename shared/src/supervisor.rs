@@ -3,7 +3,8 @@
 //! It knows no business operation and sends nothing to agents. It only counts the failure, returns the step (or turns
 //! the task to undo, or stops it with an alert), and wakes a scheduler.
 
-use crate::change::{self, Change, Miss, is_past};
+use crate::change::attempt::Miss;
+use crate::change::{self, Change, is_past};
 use crate::control::MAX_WITHHELD;
 use crate::decision::{Decision, Kept, Turn};
 use crate::message::Effect;

@@ -1,0 +1,363 @@
+//! One attempt at a step: its claim, and its end. It is done and its output is kept, it failed for good, it gets more time, or another
+//! one follows.
+
+use super::effects::{Mapped, call, is_withheld, request_of};
+use super::{Change, beat};
+use crate::expression::{Mistake, Names};
+use crate::history::{self, Kind};
+use crate::message::{MAX_DELAY, NoticeKind};
+use crate::names::{self, names};
+use crate::outputs::{MAX_ALL_BESIDE, Place, bytes_beside};
+use crate::pools;
+use crate::retry::{Late, Rung};
+use crate::step::{Direction, Failure, FailureKind, State};
+use crate::task::Phase;
+use crate::time::{SignedDuration, Timestamp, plus};
+use crate::workflow::poll::{Found, Poll};
+use serde_json::Value;
+use std::borrow::Cow;
+
+/// Why an attempt did not succeed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Miss {
+    /// No reply by `complete_by`.
+    Expired,
+    /// The agent gave up early; the remote service may have named a wait.
+    Unavailable(Option<SignedDuration>),
+    /// The agent did not try. This counts no failure.
+    Deferred(SignedDuration),
+    /// A step that polls is not done yet. Neither does this.
+    NotYet,
+}
+
+impl Change<'_> {
+    pub(super) fn claim(&mut self, index: usize, direction: Direction, call: Mapped) {
+        self.claim_from(self.turn.now, index, direction, call);
+    }
+
+    /// Claims a step whose request is held back until `from`.
+    fn claim_from(&mut self, from: Timestamp, index: usize, direction: Direction, call: Mapped) {
+        let spec = &self.turn.workflow.steps[index];
+        let work = spec.work(direction).expect("only a step with an undo is to be undone");
+        let complete_by = plus(from, work.window());
+        let poll = spec.poll.as_ref().filter(|_| direction == Direction::Do);
+        let locked_by = self.turn.instance.to_owned();
+        let step = &mut self.task.steps[index];
+        step.pool = pools::choose(self.turn.pools, work.agent, step, direction, self.turn.now);
+        let pool = step.pool.as_ref().map(|pool| format!("in pool `{pool}`"));
+        step.attempt += 1;
+        step.claimed_at = self.task.version;
+        step.extended = 0;
+        step.heart = beat::heart(work, from);
+        let is_first = step.poll_until.is_none();
+        step.poll_until = step.poll_until.or(poll.map(|poll| plus(from, poll.within)));
+        match direction {
+            Direction::Do => {
+                step.state = State::Processing { locked_by, complete_by };
+                if !spec.looks_safely() {
+                    self.task.forward_by = self.task.forward_by.max(Some(complete_by));
+                }
+                // A page after the first is logged only if it is asked for again.
+                let step = &self.task.steps[index];
+                let is_next_page = spec.pages && step.page() > 1 && step.failures == 0;
+                if (poll.is_none() || is_first) && !is_next_page {
+                    self.log(Kind::Claimed, Some(index), pool);
+                }
+                if let Some(poll) = poll.filter(|_| is_first) {
+                    self.begin_to_ask(index, from, plus(from, poll.within));
+                }
+            }
+            Direction::Undo => {
+                step.state = State::UndoProcessing { locked_by, complete_by };
+                self.log(Kind::UndoClaimed, Some(index), pool);
+            }
+        }
+        self.requests.extend(request_of(&self.task, index, self.turn, call));
+    }
+
+    /// The attempt at step `index` is done. Its output is [kept](Change::keep) already.
+    pub(crate) fn complete(&mut self, index: usize, direction: Direction) {
+        let step = &mut self.task.steps[index];
+        step.settled_at = self.task.version;
+        step.error = None;
+        step.failure = None;
+        match direction {
+            Direction::Do => {
+                step.state = State::Processed;
+                self.log(Kind::Completed, Some(index), None);
+                self.notice = Some((NoticeKind::StepCompleted, Some(index)));
+            }
+            Direction::Undo => {
+                step.state = State::Undone;
+                self.log(Kind::Undone, Some(index), None);
+            }
+        }
+    }
+
+    /// What `answer` means to step `index`, if it polls. An answer over HTTP or from AWS was `looked` at where it came.
+    ///
+    /// # Errors
+    /// A condition of the poll has no value for this answer.
+    pub(crate) fn judge(&self, index: usize, answer: &Value, looked: bool) -> Result<Found, Mistake> {
+        let spec = &self.turn.workflow.steps[index];
+        match &spec.poll {
+            Some(_) if looked => Ok(Found::Done),
+            Some(_) if spec.http.is_some() || spec.aws.is_some() => {
+                Ok(Found::NotYet("an earlier version of the agent made the call".into()))
+            }
+            Some(poll) => poll.look.judge(&Names::new().with("answer", Cow::Borrowed(answer))),
+            None => Ok(Found::Done),
+        }
+    }
+
+    /// Whether the call of step `index` was made by a version of the agent that cannot tell what only accepts.
+    pub(crate) fn only_accepts(&self, index: usize, looked: bool) -> bool {
+        let spec = &self.turn.workflow.steps[index];
+        let is_open = self.task.steps[index].claim().is_some_and(|(direction, _)| direction == Direction::Do);
+        is_open && !looked && spec.accept.as_ref().is_some_and(|accept| accept.when.is_some())
+    }
+
+    /// A look of step `index` said neither that the work is done nor that it failed.
+    pub(crate) fn not_yet(&mut self, index: usize, why: &str) {
+        self.miss(index, Direction::Do, Miss::NotYet, why, Failure::of(FailureKind::Spent));
+    }
+
+    /// Keeps of what an agent returned what the workflow asks for.
+    ///
+    /// # Errors
+    /// Its `output` has no value for this answer, or it is too long or too deep.
+    pub(crate) fn keep_of(&mut self, index: usize, answer: Value) -> Result<(), Mistake> {
+        match &self.turn.workflow.steps[index].output {
+            None => self.keep(index, answer, "the agent's output"),
+            Some(output) => {
+                let names = names(&self.task, index, Direction::Do, self.turn).with("answer", Cow::Owned(answer));
+                let value = output.evaluate(&names);
+                drop(names);
+                self.keep(index, value?, "the output")
+            }
+        }
+    }
+
+    /// Keeps `value`, called `what` in words, as the output of step `index`: in the record, or beside it if it is long.
+    pub(super) fn keep(&mut self, index: usize, value: Value, what: &str) -> Result<(), Mistake> {
+        let place = self.turn.outputs.place(value, what).map_err(Mistake)?;
+        let step = &mut self.task.steps[index];
+        (step.output, step.beside) = match place {
+            Place::Record(value) => (Some(value).filter(|value| !value.is_null()), None),
+            Place::Beside(beside) => (None, Some(beside)),
+        };
+        let all = bytes_beside(&self.task);
+        if all > MAX_ALL_BESIDE {
+            self.task.steps[index].beside = None;
+            let limit = format!("the limit for the long outputs of an order is {MAX_ALL_BESIDE} bytes together");
+            return Err(Mistake(format!("{what} makes {all} bytes; {limit}: return a reference to it instead")));
+        }
+        Ok(())
+    }
+
+    /// It can never succeed: the agent says so, or an expression has no value.
+    pub(crate) fn fail(&mut self, index: usize, direction: Direction, error: &str, failure: Failure) {
+        let version = self.task.version;
+        let step = &mut self.task.steps[index];
+        step.settled_at = version;
+        step.error = Some(history::shorten(error, history::MAX_TEXT));
+        match direction {
+            Direction::Do => match self.is_caught(index, failure, error) {
+                Ok(true) => {}
+                Ok(false) => {
+                    self.task.steps[index].state = State::Failed;
+                    self.log(Kind::Failed, Some(index), Some(error.to_owned()));
+                    if self.task.phase == Phase::Forward {
+                        self.give_up(index, self.turn.workflow.steps[index].on_failure, error);
+                    }
+                }
+                // It failed as it failed; only what to do about it is not known.
+                Err(mistake) => {
+                    let error = format!("{error}; {mistake}");
+                    self.task.steps[index].state = State::Failed;
+                    self.task.steps[index].error = Some(history::shorten(&error, history::MAX_TEXT));
+                    self.log(Kind::Failed, Some(index), Some(error.clone()));
+                    if self.task.phase == Phase::Forward {
+                        self.give_up(index, self.turn.workflow.steps[index].on_failure, &error);
+                    }
+                }
+            },
+            Direction::Undo => {
+                step.state = State::UndoFailed;
+                self.log(Kind::UndoFailed, Some(index), Some(error.to_owned()));
+                let reason = format!("the undo of `{}` failed: {error}", self.step_name(index));
+                self.stop(Phase::UndoError, Some(index), &reason);
+            }
+        }
+    }
+
+    /// Whether the order goes on although step `index` failed so, as its `catch` decides.
+    pub(super) fn is_caught(&mut self, index: usize, failure: Failure, error: &str) -> Result<bool, Mistake> {
+        let spec = &self.turn.workflow.steps[index];
+        let is_asked = spec.catch.is_some() || spec.undo_is_mapped();
+        self.task.steps[index].failure = is_asked.then(|| failure.clone());
+        let Some(catch) = spec.catch.as_ref().filter(|_| failure.kind != FailureKind::Mistake) else {
+            return Ok(false);
+        };
+        // Once the order is being undone, it does not go on.
+        if self.task.phase == Phase::Undoing {
+            return Ok(false);
+        }
+        let names =
+            names(&self.task, index, Direction::Do, self.turn).with("error", Cow::Owned(names::error(&failure, error)));
+        let test = catch.test(&names);
+        self.turn.outputs.loss()?;
+        let test = test?;
+        if test.holds {
+            self.task.steps[index].state = State::Caught;
+            self.log(Kind::Caught, Some(index), Some(error.to_owned()));
+            self.wake = true;
+        }
+        Ok(test.holds)
+    }
+
+    /// Gives the late attempt that holds step `index` more time. A Wake that names the previous version makes a
+    /// scheduler re-send its request with the new `complete_by`.
+    pub(crate) fn extend(&mut self, index: usize, late: Late) {
+        let until = plus(self.turn.now, late.extend);
+        let step = &mut self.task.steps[index];
+        if let State::Processing { complete_by, .. } = &mut step.state {
+            *complete_by = until;
+        }
+        step.extended += 1;
+        step.claimed_at = self.task.version;
+        self.task.forward_by = self.task.forward_by.max(Some(until));
+        self.log(Kind::Extended, Some(index), None);
+        self.extended = true;
+    }
+
+    /// An attempt ended without success: the step goes back on the retry ladder, or its attempts are spent.
+    pub(crate) fn miss(&mut self, index: usize, direction: Direction, miss: Miss, error: &str, failure: Failure) {
+        let now = self.turn.now;
+        let version = self.task.version;
+        let kind = match miss {
+            Miss::Expired => Kind::Expired,
+            Miss::Unavailable(_) => Kind::Unavailable,
+            Miss::Deferred(_) | Miss::NotYet => Kind::Deferred,
+        };
+        // Only what can be claimed is missed, but a record that was mended by hand may say anything.
+        let Some(work) = self.turn.workflow.steps[index].work(direction) else { return };
+        let phase = self.task.phase;
+        let poll = self.turn.workflow.steps[index].poll.as_ref().filter(|_| direction == Direction::Do);
+        let may_have_acted = direction == Direction::Do && !matches!(miss, Miss::Deferred(_));
+        let is_asked = self.turn.workflow.steps[index].undo_is_mapped();
+        let step = &mut self.task.steps[index];
+        step.unsure |= may_have_acted && is_asked;
+        step.error = Some(history::shorten(error, history::MAX_TEXT));
+        if miss != Miss::Expired {
+            step.settled_at = version;
+        }
+        if let Some(poll) = poll.filter(|_| phase == Phase::Forward) {
+            self.look_again(index, miss, poll, error);
+            return;
+        }
+        let step = &mut self.task.steps[index];
+        let failures = match direction {
+            Direction::Do => &mut step.failures,
+            Direction::Undo => &mut step.undo_failures,
+        };
+        let rung = match miss {
+            Miss::Deferred(wait) => Rung::Retry(wait),
+            // It has no ladder, and here its order does not go forward.
+            _ if poll.is_some() => Rung::Retry(SignedDuration::ZERO),
+            Miss::NotYet => Rung::Retry(SignedDuration::ZERO),
+            Miss::Expired | Miss::Unavailable(_) => {
+                *failures += 1;
+                match work.retry.after(*failures) {
+                    Rung::Retry(wait) => {
+                        let wait = self.turn.agents.back_off(work.agent, wait, now);
+                        Rung::Retry(if let Miss::Unavailable(Some(wish)) = miss { wait.max(wish) } else { wait })
+                    }
+                    Rung::Exhausted(then) => Rung::Exhausted(then),
+                }
+            }
+        };
+        let not_before = match rung {
+            Rung::Retry(wait) => Some(plus(now, wait)),
+            Rung::Exhausted(_) => None,
+        };
+        match (direction, rung) {
+            // A sibling of a failed step: its outcome is unknown, and nothing new starts.
+            (Direction::Do, _) if phase != Phase::Forward => {
+                step.state = State::Pending { not_before: None };
+                if poll.is_none() {
+                    self.log(kind, Some(index), Some(error.to_owned()));
+                }
+                // The undo may have waited for this attempt only.
+                self.wake |= phase == Phase::Undoing && self.turn.workflow.tombstones;
+            }
+            (Direction::Do, Rung::Retry(_)) => {
+                step.state = State::Pending { not_before };
+                self.log(kind, Some(index), Some(error.to_owned()));
+                self.wake = true;
+            }
+            (Direction::Do, Rung::Exhausted(then)) => {
+                step.state = State::Failed;
+                self.log(kind, Some(index), Some(error.to_owned()));
+                let attempts = self.task.steps[index].failures;
+                let whole = format!("{error} ({attempts} failed attempts)");
+                match self.is_caught(index, failure, error) {
+                    Ok(true) => {}
+                    Ok(false) => self.give_up(index, then, &whole),
+                    Err(mistake) => self.give_up(index, then, &format!("{whole}; {mistake}")),
+                }
+            }
+            (Direction::Undo, Rung::Retry(_)) => {
+                step.state = State::UndoPending { not_before };
+                self.log(kind, Some(index), Some(error.to_owned()));
+                self.wake = true;
+            }
+            (Direction::Undo, Rung::Exhausted(_)) => {
+                step.state = State::UndoFailed;
+                self.log(kind, Some(index), Some(error.to_owned()));
+                let attempts = self.task.steps[index].undo_failures;
+                let name = self.step_name(index);
+                self.stop(
+                    Phase::UndoError,
+                    Some(index),
+                    &format!("the undo of `{name}` failed: {error} ({attempts} failed attempts)"),
+                );
+            }
+        }
+    }
+
+    /// A look of step `index` found nothing, or did not succeed: the next one follows, until the time of the poll is over.
+    /// One that changes nothing and was answered is claimed in this save, which spares the save and the Wake of a claim.
+    fn look_again(&mut self, index: usize, miss: Miss, poll: &Poll, error: &str) {
+        let now = self.turn.now;
+        let wish = match miss {
+            Miss::Unavailable(wish) => wish.unwrap_or_default(),
+            Miss::Deferred(wait) => wait,
+            Miss::Expired | Miss::NotYet => SignedDuration::ZERO,
+        };
+        let (mut from, every) = (plus(now, poll.every.max(wish)), plus(now, poll.every));
+        if let Some(until) = self.task.steps[index].poll_until {
+            // A wish for a longer wait ends no poll.
+            from = from.min(plus(until, -SignedDuration::from_millis(1)));
+        }
+        if self.task.steps[index].poll_until.is_some_and(|until| every >= until) {
+            let error = format!("not done within {:#}: {error}", poll.within);
+            self.fail(index, Direction::Do, &error, Failure::of(FailureKind::Timeout));
+            return;
+        }
+        self.task.steps[index].state = State::Pending { not_before: Some(from) };
+        let is_held = self.task.paused_at.is_some()
+            || self.task.migration.is_some()
+            || is_withheld(&self.task, index, Direction::Do, self.turn)
+            || self.task.is_over(now, self.turn.skew);
+        let is_near = plus(now, MAX_DELAY) >= from;
+        if miss == Miss::Expired || !self.turn.workflow.steps[index].looks_safely() || is_held || !is_near {
+            self.wake = true;
+            return;
+        }
+        match call(&self.task, index, Direction::Do, self.turn) {
+            Ok(call) => self.claim_from(from, index, Direction::Do, call),
+            Err(mistake) => self.mistaken(index, Direction::Do, &mistake),
+        }
+    }
+}
