@@ -4,11 +4,10 @@
 
 use crate::queue_turns::Gate;
 use anyhow::Context;
-use aws_lambda_events::event::sqs::SqsEvent;
+use aws_lambda_events::event::sqs::{SqsEvent, SqsMessage, SqsMessageAttribute};
 use aws_sdk_sqs::Client;
-use aws_sdk_sqs::types::{DeleteMessageBatchRequestEntry, Message, MessageSystemAttributeName};
+use aws_sdk_sqs::types::{DeleteMessageBatchRequestEntry, Message, MessageAttributeValue, MessageSystemAttributeName};
 use futures::future::BoxFuture;
-use serde_json::json;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use stepwarden_aws::batch::{self, Response};
@@ -213,22 +212,17 @@ async fn receive(source: &Source) -> anyhow::Result<Vec<Message>> {
 }
 
 async fn one_batch(source: &Source, handler: &Handler, name: &str, messages: Vec<Message>) {
-    let event = match serde_json::from_value::<SqsEvent>(as_event(name, &messages)) {
-        Ok(event) => event,
-        Err(error) => {
-            tracing::error!(queue = name, "a batch is not an SqsEvent and will be redelivered: {error}");
-            return;
-        }
-    };
-    let response = handler(event).await;
+    let handles: Vec<_> =
+        messages.iter().map(|message| (message.message_id.clone(), message.receipt_handle.clone())).collect();
+    let response = handler(as_event(name, messages)).await;
     let failed = |id: &str| response.batch_item_failures.iter().any(|f| f.item_identifier == id);
-    let entries: Vec<_> = messages
-        .iter()
+    let entries: Vec<_> = handles
+        .into_iter()
         .enumerate()
-        .filter(|(_, message)| !message.message_id().is_some_and(failed))
-        .filter_map(|(n, message)| {
+        .filter(|(_, (id, _))| !id.as_deref().is_some_and(failed))
+        .filter_map(|(n, (_, handle))| {
             let entry = DeleteMessageBatchRequestEntry::builder().id(n.to_string());
-            entry.receipt_handle(message.receipt_handle().unwrap_or_default()).build().ok()
+            entry.receipt_handle(handle.unwrap_or_default()).build().ok()
         })
         .collect();
     if entries.is_empty() {
@@ -253,36 +247,33 @@ async fn one_batch(source: &Source, handler: &Handler, name: &str, messages: Vec
 }
 
 /// The batch as Lambda would pass it to a function.
-fn as_event(name: &str, messages: &[Message]) -> serde_json::Value {
-    let records: Vec<_> = messages
-        .iter()
-        .map(|message| {
-            let attributes: serde_json::Map<_, _> = message
-                .attributes()
-                .into_iter()
-                .flatten()
-                .map(|(name, value)| (name.as_str().to_owned(), json!(value)))
-                .collect();
-            let sent_with = message.message_attributes().into_iter().flatten();
-            let own: serde_json::Map<_, _> = sent_with
-                .map(|(name, value)| {
-                    (name.clone(), json!({"dataType": value.data_type(), "stringValue": value.string_value()}))
-                })
-                .collect();
-            json!({
-                "messageId": message.message_id(),
-                "receiptHandle": message.receipt_handle(),
-                "body": message.body(),
-                "md5OfBody": message.md5_of_body(),
-                "attributes": attributes,
-                "messageAttributes": own,
-                "eventSource": "aws:sqs",
-                "eventSourceARN": format!("arn:aws:sqs:local:000000000000:{name}"),
-                "awsRegion": "local",
-            })
-        })
-        .collect();
-    json!({ "Records": records })
+fn as_event(name: &str, messages: Vec<Message>) -> SqsEvent {
+    let record = |message: Message| {
+        let mut record = SqsMessage::default();
+        record.message_id = message.message_id;
+        record.receipt_handle = message.receipt_handle;
+        record.body = message.body;
+        record.md5_of_body = message.md5_of_body;
+        record.md5_of_message_attributes = message.md5_of_message_attributes;
+        let attributes = message.attributes.into_iter().flatten();
+        record.attributes = attributes.map(|(name, value)| (name.as_str().to_owned(), value)).collect();
+        record.message_attributes = message.message_attributes.into_iter().flatten().map(attribute).collect();
+        record.event_source = Some("aws:sqs".into());
+        record.event_source_arn = Some(format!("arn:aws:sqs:local:000000000000:{name}"));
+        record.aws_region = Some("local".into());
+        record
+    };
+    let mut event = SqsEvent::default();
+    event.records = messages.into_iter().map(record).collect();
+    event
+}
+
+/// A message attribute with a text; binary ones are not asked for.
+fn attribute((name, value): (String, MessageAttributeValue)) -> (String, SqsMessageAttribute) {
+    let mut attribute = SqsMessageAttribute::default();
+    attribute.data_type = Some(value.data_type);
+    attribute.string_value = value.string_value;
+    (name, attribute)
 }
 
 #[cfg(test)]
