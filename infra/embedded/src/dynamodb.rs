@@ -1,8 +1,9 @@
 //! DynamoDB: dynoxide's engine, called in process.
 //!
 //! JSON is read and written in the caller's task, so that both cores of a laptop can work. Only the engine's work goes
-//! through the lane: one call at a time, because SQLite has one writer, and one fsync for all calls that waited. In
-//! memory a call takes some 40 us, less than passing it to another thread would cost, so it runs in the caller's task.
+//! through the lane: one call at a time, because SQLite has one writer, with one transaction for the writes that wait and
+//! one fsync for all calls that do. In memory this helps too, because several threads would wait for the engine's lock. A
+//! runtime with one thread calls the engine directly, so that a simulation runs the same way each time.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -11,11 +12,14 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use dynoxide::actions::create_table::CreateTableRequest;
-use dynoxide::actions::transact_write_items::{TransactWriteItemsRequest, TransactWriteItemsResponse};
+use dynoxide::actions::put_item::PutItemRequest;
+use dynoxide::actions::transact_write_items::{TransactPut, TransactWriteItem, TransactWriteItemsRequest};
+use dynoxide::types::AttributeValue;
 use dynoxide::{Database, DynoxideError};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use stepwarden_guard::marks::Marked;
+use tokio::runtime::{Handle, RuntimeFlavor};
 
 use crate::Durability;
 use crate::ahead::Ahead;
@@ -25,7 +29,8 @@ use crate::counts::Counters;
 use crate::expressions;
 use crate::lane::{self, Kind, Lane};
 use crate::rows;
-use crate::tokens::{self, Tokens};
+use crate::together::{Together, Write};
+use crate::tokens::{self, Token};
 
 /// What `call` knows.
 pub(crate) const OPERATIONS: [&str; 17] = [
@@ -54,7 +59,7 @@ const MAX_TOKEN: usize = 36;
 const SWEEP_MS: i64 = 60_000;
 
 pub(crate) struct DynamoDb {
-    /// `None`: calls run in the caller's task. Dropped before the engine, which holds the lock of the directory.
+    /// `None`: calls run in the caller's task, in memory and with one thread. Dropped before the engine, which holds the lock of the directory.
     lane: Option<Lane>,
     engine: Arc<Engine>,
     clock: Arc<Clock>,
@@ -65,8 +70,7 @@ pub(crate) struct DynamoDb {
 struct Engine {
     database: Arc<Marked<Database>>,
     file: Option<PathBuf>,
-    /// Tokens of completed transactions.
-    tokens: Tokens<TransactWriteItemsResponse>,
+    together: Together,
     /// Held for as long as a call may be in progress.
     _lock: Option<Arc<File>>,
 }
@@ -76,7 +80,10 @@ type Outcome<T> = Result<T, DynoxideError>;
 impl DynamoDb {
     pub fn memory(clock: Arc<Clock>, counters: Arc<Counters>) -> Outcome<Self> {
         let database = Arc::new(Marked::memory(Database::memory_with_clock(clock.clone())?));
-        Ok(Self::new(Engine { database, file: None, tokens: Tokens::default(), _lock: None }, None, clock, counters))
+        let engine = Engine { database, file: None, together: Together::default(), _lock: None };
+        let has_threads = Handle::try_current().is_ok_and(|on| on.runtime_flavor() == RuntimeFlavor::MultiThread);
+        let lane = has_threads.then(|| Lane::new(Box::new(|| Ok(()))));
+        Ok(Self::new(engine, lane, clock, counters))
     }
 
     pub fn file(
@@ -113,7 +120,7 @@ impl DynamoDb {
             Ok(())
         });
         let file = Some(path.to_owned());
-        let engine = Engine { database, file, tokens: Tokens::default(), _lock: Some(lock) };
+        let engine = Engine { database, file, together: Together::default(), _lock: Some(lock) };
         Ok(Self::new(engine, Some(Lane::new(sync)), clock, counters))
     }
 
@@ -125,7 +132,7 @@ impl DynamoDb {
     pub async fn call(&self, operation: &str, body: &[u8]) -> Answer {
         self.sweep_now_and_then();
         let outcome = match operation {
-            "PutItem" => self.run(Kind::Writes, body, Database::put_item).await,
+            "PutItem" => self.put(body).await,
             "UpdateItem" => self.run(Kind::Writes, body, Database::update_item).await,
             "DeleteItem" => self.run(Kind::Writes, body, Database::delete_item).await,
             "GetItem" => self.run(Kind::Reads, body, Database::get_item).await,
@@ -133,7 +140,10 @@ impl DynamoDb {
             "Scan" => self.search(body, Database::scan, |answer| answer.scanned_count).await,
             "BatchGetItem" => self.run(Kind::Reads, body, Database::batch_get_item).await,
             "BatchWriteItem" => self.run(Kind::Writes, body, Database::batch_write_item).await,
-            "TransactWriteItems" => self.transact_write(body).await,
+            "TransactWriteItems" => match transaction(body, self.clock.now_ms()) {
+                Ok(write) => self.write(write).await,
+                Err(error) => Err(error),
+            },
             "TransactGetItems" => self.run(Kind::Reads, body, Database::transact_get_items).await,
             "CreateTable" => self.create_table(body).await,
             "UpdateTable" => self.run(Kind::Writes, body, Database::update_table).await,
@@ -235,23 +245,28 @@ impl DynamoDb {
         to_json(&response)
     }
 
-    async fn transact_write(&self, body: &[u8]) -> Outcome<Vec<u8>> {
-        let mut request: TransactWriteItemsRequest = read(body)?;
-        let items = request.transact_items.len();
-        let response = match request.client_request_token.take_if(|token| token.len() <= MAX_TOKEN) {
-            // There is no token, or one that the engine refuses in AWS's words.
-            None => self.work(Kind::Writes, request, Database::transact_write_items).await?,
-            Some(token) => {
-                let (fingerprint, now_ms) = (tokens::fingerprint(&request), self.clock.now_ms());
-                self.work_on(Kind::Writes, move |engine| {
-                    let write = || engine.database.transact_write_items(request);
-                    engine.tokens.once(token, fingerprint, now_ms, write)
-                })
-                .await?
-            }
-        };
+    async fn put(&self, body: &[u8]) -> Outcome<Vec<u8>> {
+        let request: PutItemRequest = read(body)?;
+        if self.lane.is_none() || !means_the_same_in_a_transaction(&request) {
+            let response = self.work(Kind::Writes, request, Database::put_item).await?;
+            self.counters.count(|counts| counts.items_written += 1);
+            return to_json(&response);
+        }
+        let action = TransactWriteItem { put: Some(as_action(request)), ..Default::default() };
+        let bytes = body.len();
+        let body = body.to_vec();
+        let alone = move |database: &Database| to_json(&database.put_item(parse(&body)?)?);
+        self.write(Write { items: 1, bytes, actions: Some(vec![action]), alone: Box::new(alone), token: None }).await
+    }
+
+    /// A write that is done together with those that wait for the engine at the same time.
+    async fn write(&self, write: Write) -> Outcome<Vec<u8>> {
+        let items = write.items;
+        let place = self.engine.together.wait(write);
+        let done = self.work_on(Kind::Writes, |engine| engine.together.outcome(&engine.database, place));
+        let answer = done.await.inspect_err(|_| self.engine.together.forget_lost())?;
         self.counters.count(|counts| counts.items_written += items as u64);
-        to_json(&response)
+        Ok(answer)
     }
 
     /// Deletes items whose time to live has ended, concurrently with calls, which the engine admits between pages.
@@ -305,6 +320,70 @@ fn to_json(response: &impl Serialize) -> Outcome<Vec<u8>> {
     serde_json::to_vec(response).map_err(|error| DynoxideError::InternalServerError(error.to_string()))
 }
 
+/// Whether a put that is a part of a transaction is refused for the same reasons as alone, and is answered with no more than
+/// that it was done. As a part it lacks some checks: of operands, of empty maps, of deep values.
+fn means_the_same_in_a_transaction(request: &PutItemRequest) -> bool {
+    let PutItemRequest {
+        table_name: _,
+        item: _,
+        condition_expression,
+        expression_attribute_names: names,
+        expression_attribute_values: values,
+        return_values_on_condition_check_failure: _,
+        return_values,
+        return_consumed_capacity,
+        return_item_collection_metrics,
+        expected,
+        conditional_operator,
+    } = request;
+    let asks_for_more =
+        [return_values, return_consumed_capacity, return_item_collection_metrics].into_iter().any(Option::is_some);
+    let is_flat = |value: &AttributeValue| !matches!(value, AttributeValue::L(_) | AttributeValue::M(_));
+    let is_plain = |condition: &String| {
+        let condition = condition.to_ascii_lowercase();
+        !["between", "begins_with", "contains"].iter().any(|name| condition.contains(name))
+    };
+    condition_expression.as_ref().is_some_and(is_plain)
+        && names.as_ref().is_none_or(|names| !names.is_empty())
+        && values.as_ref().is_none_or(|values| !values.is_empty() && values.values().all(is_flat))
+        && !asks_for_more
+        && expected.is_none()
+        && conditional_operator.is_none()
+}
+
+fn as_action(request: PutItemRequest) -> TransactPut {
+    TransactPut {
+        table_name: request.table_name,
+        item: request.item,
+        condition_expression: request.condition_expression,
+        expression_attribute_names: request.expression_attribute_names,
+        expression_attribute_values: request.expression_attribute_values,
+        return_values_on_condition_check_failure: request.return_values_on_condition_check_failure,
+    }
+}
+
+/// TransactWriteItems.
+fn transaction(body: &[u8], now_ms: i64) -> Outcome<Write> {
+    let mut request: TransactWriteItemsRequest = read(body)?;
+    let (items, bytes) = (request.transact_items.len(), body.len());
+    // The engine refuses a longer token in AWS's words.
+    let name = request.client_request_token.take_if(|token| token.len() <= MAX_TOKEN);
+    let token = name.map(|name| Token { name, request: tokens::fingerprint(&request), now_ms });
+    let asks_for_more = request.client_request_token.is_some()
+        || request.return_consumed_capacity.is_some()
+        || request.return_item_collection_metrics.is_some();
+    if asks_for_more || items == 0 {
+        let alone = move |database: &Database| to_json(&database.transact_write_items(request)?);
+        return Ok(Write { items, bytes, actions: None, alone: Box::new(alone), token });
+    }
+    let body = body.to_vec();
+    let alone = move |database: &Database| {
+        let request: TransactWriteItemsRequest = parse(&body)?;
+        to_json(&database.transact_write_items(TransactWriteItemsRequest { client_request_token: None, ..request })?)
+    };
+    Ok(Write { items, bytes, actions: Some(request.transact_items), alone: Box::new(alone), token })
+}
+
 /// Reads a request, and refuses expressions that are too deep for the engine.
 fn read<T: DeserializeOwned + expressions::Request>(body: &[u8]) -> Outcome<T> {
     let request: T = parse(body)?;
@@ -344,6 +423,7 @@ fn without_position(text: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::{Value, json};
 
     // What is read is what was written, in the order of the keys, and replaced items leave nothing behind.
     #[tokio::test]
@@ -390,18 +470,115 @@ mod tests {
     #[tokio::test]
     async fn a_write_that_the_disk_does_not_keep_is_refused() {
         let dir = tempfile::tempdir().unwrap();
-        let lock = Arc::new(File::create(dir.path().join("lock")).unwrap());
+        let mut dynamodb = tasks(dir.path()).await;
+        assert_eq!(dynamodb.call("PutItem", &put_new("a")).await.status, 200);
+        dynamodb.lane = Some(Lane::new(Box::new(|| Err(io::Error::other("no space left")))));
+        let refused = dynamodb.call("PutItem", &put_new("b")).await;
+        assert_eq!(refused.status, 500);
+        assert!(String::from_utf8(refused.body).unwrap().contains("no space left"));
+        assert_eq!(dynamodb.call("PutItem", &put_new("b")).await.status, 500);
+        assert_eq!(dynamodb.engine.together.waiting(), 0, "a refused write takes no memory");
+    }
+
+    fn put_new(key: &str) -> Vec<u8> {
+        let item = json!({"k": {"S": key}, "text": {"S": "x".repeat(700)}});
+        let put = json!({"TableName": "tasks", "Item": item, "ConditionExpression": "attribute_not_exists(k)"});
+        put.to_string().into_bytes()
+    }
+
+    async fn tasks(dir: &Path) -> DynamoDb {
+        let lock = Arc::new(File::create(dir.join("lock")).unwrap());
         let (clock, counters) = (Arc::new(Clock::start()), Arc::new(Counters::default()));
-        let tables = dir.path().join("tables.db");
-        let mut dynamodb = DynamoDb::file(&tables, Durability::Full, lock, clock, counters).unwrap();
+        crate::open::create(&dir.join("tables.db")).unwrap();
+        let dynamodb = DynamoDb::file(&dir.join("tables.db"), Durability::Full, lock, clock, counters).unwrap();
         let create = br#"{"TableName": "tasks", "KeySchema": [{"AttributeName": "k", "KeyType": "HASH"}],
             "AttributeDefinitions": [{"AttributeName": "k", "AttributeType": "S"}], "BillingMode": "PAY_PER_REQUEST"}"#;
         assert_eq!(dynamodb.call("CreateTable", create).await.status, 200);
-        let put = br#"{"TableName": "tasks", "Item": {"k": {"S": "a"}}}"#;
-        assert_eq!(dynamodb.call("PutItem", put).await.status, 200);
-        dynamodb.lane = Some(Lane::new(Box::new(|| Err(io::Error::other("no space left")))));
-        let refused = dynamodb.call("PutItem", put).await;
-        assert_eq!(refused.status, 500);
-        assert!(String::from_utf8(refused.body).unwrap().contains("no space left"));
+        dynamodb
+    }
+
+    /// All of them wait before the first is done.
+    async fn at_once(dynamodb: &DynamoDb, operation: &str, bodies: &[Vec<u8>]) -> Vec<Answer> {
+        let (release, held) = std::sync::mpsc::channel::<()>();
+        let lane = dynamodb.lane.clone().unwrap();
+        let hold = async move { lane.run(Kind::Reads, move || held.recv().unwrap()).await.unwrap() };
+        let calls = futures::future::join_all(bodies.iter().map(|body| dynamodb.call(operation, body)));
+        let ((), answers, ()) = tokio::join!(hold, calls, async { release.send(()).unwrap() });
+        answers
+    }
+
+    // What each of them would write alone, such as the root of the tree, is written once.
+    #[tokio::test]
+    async fn writes_that_wait_together_write_fewer_pages() {
+        let dir = tempfile::tempdir().unwrap();
+        let dynamodb = tasks(dir.path()).await;
+        let frames = || stepwarden_guard::marks::frames(&dynamodb.engine.database.head().unwrap());
+        let before = frames();
+        for n in 0..32 {
+            assert_eq!(dynamodb.call("PutItem", &put_new(&format!("a{n}"))).await.status, 200);
+        }
+        let (one_by_one, before) = (frames() - before, frames());
+        let puts: Vec<_> = (0..32).map(|n| put_new(&format!("b{n}"))).collect();
+        assert!(at_once(&dynamodb, "PutItem", &puts).await.iter().all(|answer| answer.status == 200));
+        let at_once = frames() - before;
+        assert!(at_once * 4 < one_by_one * 3, "{at_once} pages instead of {one_by_one}");
+    }
+
+    // The engine checks less of a put that is a part of a transaction.
+    #[tokio::test]
+    async fn a_put_is_refused_beside_others_for_what_it_is_refused_for_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let dynamodb = tasks(dir.path()).await;
+        let deep = (0..32).fold(json!({"S": "x"}), |inner, _| json!({"L": [inner]}));
+        let is_new_or = |condition: &str| format!("attribute_not_exists(k) OR {condition}");
+        for (n, (condition, parts)) in [
+            (is_new_or("k = k"), json!({"ExpressionAttributeNames": {}})),
+            (is_new_or("k = k"), json!({"ExpressionAttributeValues": {}})),
+            (is_new_or("begins_with(k, :n)"), json!({"ExpressionAttributeValues": {":n": {"N": "1"}}})),
+            (is_new_or("Contains(a, a)"), json!({})),
+            (
+                is_new_or("a BETWEEN :high AND :low"),
+                json!({"ExpressionAttributeValues": {":high": {"N": "2"}, ":low": {"N": "1"}}}),
+            ),
+            (is_new_or("a = :deep"), json!({"ExpressionAttributeValues": {":deep": deep}})),
+            (is_new_or("a = :no"), json!({})),
+            (is_new_or("k = k"), json!({"ReturnValues": "ALL_NEW"})),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let mut put = json!({"TableName": "tasks", "Item": {"k": {"S": "odd"}}, "ConditionExpression": condition});
+            put.as_object_mut().unwrap().extend(parts.as_object().unwrap().clone());
+            let put = put.to_string().into_bytes();
+            assert_eq!(dynamodb.call("PutItem", &put).await.status, 400, "{n}");
+            let puts = [put_new(&format!("a{n}")), put, put_new(&format!("b{n}"))];
+            let statuses: Vec<_> =
+                at_once(&dynamodb, "PutItem", &puts).await.iter().map(|answer| answer.status).collect();
+            assert_eq!(statuses, [200, 400, 200], "{n}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_transaction_beside_others_is_answered_as_it_asks() {
+        let dir = tempfile::tempdir().unwrap();
+        let dynamodb = tasks(dir.path()).await;
+        let transaction = |key: &str, more: Value| {
+            let mut body = json!({"TransactItems": [{"Put": {"TableName": "tasks", "Item": {"k": {"S": key}}}}]});
+            body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            body.to_string().into_bytes()
+        };
+        let bodies = [
+            transaction("a", json!({})),
+            transaction("b", json!({"TransactItems": []})),
+            transaction("c", json!({"ReturnConsumedCapacity": "TOTAL", "ClientRequestToken": "c"})),
+            transaction("d", json!({"ClientRequestToken": "d".repeat(37)})),
+            transaction("e", json!({})),
+        ];
+        let answers = at_once(&dynamodb, "TransactWriteItems", &bodies).await;
+        let statuses: Vec<_> = answers.iter().map(|answer| answer.status).collect();
+        assert_eq!(statuses, [200, 400, 200, 400, 200]);
+        assert_eq!((&answers[0].body[..], &answers[4].body[..]), (&b"{}"[..], &b"{}"[..]));
+        let told: Value = serde_json::from_slice(&answers[2].body).unwrap();
+        assert_eq!(told["ConsumedCapacity"][0]["TableName"], "tasks");
     }
 }

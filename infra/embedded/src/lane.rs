@@ -12,7 +12,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::oneshot;
 
-/// Maximum number of jobs that are answered together, so that no answer waits for too many others.
+/// Maximum number of jobs that are answered together, so that no answer waits for too many others. The first write of these also
+/// does those that wait behind them (`together`).
 const TOGETHER: usize = 64;
 
 /// Makes what was written durable.

@@ -57,6 +57,7 @@ mod rows;
 mod service;
 mod sqs;
 mod store;
+mod together;
 mod tokens;
 
 use std::future::Future;

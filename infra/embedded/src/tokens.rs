@@ -12,6 +12,14 @@ use dynoxide::actions::transact_write_items::TransactWriteItemsRequest;
 /// How long a token is remembered. AWS, "TransactWriteItems": ten minutes. Milliseconds.
 const REMEMBERED_MS: i64 = 600_000;
 
+/// A token and what it came with.
+pub(crate) struct Token {
+    pub name: String,
+    /// See [`fingerprint`].
+    pub request: u64,
+    pub now_ms: i64,
+}
+
 /// The answers of the last ten minutes, by token.
 pub(crate) struct Tokens<T> {
     known: Mutex<Known<T>>,
@@ -35,20 +43,15 @@ impl<T: Clone> Tokens<T> {
     ///
     /// # Errors
     /// Those of `execute`, and another transaction under the same token.
-    pub fn once(
-        &self,
-        token: String,
-        request: u64,
-        now_ms: i64,
-        execute: impl FnOnce() -> Result<T, DynoxideError>,
-    ) -> Result<T, DynoxideError> {
+    pub fn once(&self, token: Token, execute: impl FnOnce() -> Result<T, DynoxideError>) -> Result<T, DynoxideError> {
+        let Token { name, request, now_ms } = token;
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         while known.ages.front().is_some_and(|(at, _)| now_ms - at >= REMEMBERED_MS) {
             if let Some((_, old)) = known.ages.pop_front() {
                 known.answers.remove(&old);
             }
         }
-        match known.answers.get(&token) {
+        match known.answers.get(&name) {
             Some((same, answer)) if *same == request => return Ok(answer.clone()),
             Some(_) => {
                 let text = "An error occurred (IdempotentParameterMismatchException)".into();
@@ -57,9 +60,14 @@ impl<T: Clone> Tokens<T> {
             None => {}
         }
         let answer = execute()?;
-        known.ages.push_back((now_ms, token.clone()));
-        known.answers.insert(token, (request, answer.clone()));
+        known.ages.push_back((now_ms, name.clone()));
+        known.answers.insert(name, (request, answer.clone()));
         Ok(answer)
+    }
+
+    /// Whether a transaction was done under this token, perhaps long ago.
+    pub fn knows(&self, name: &str) -> bool {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).answers.contains_key(name)
     }
 }
 
@@ -81,7 +89,7 @@ mod tests {
         let tokens = Tokens::default();
         let mut done = 0;
         let mut call = |token: &str, request: u64, now_ms: i64| {
-            tokens.once(token.into(), request, now_ms, || {
+            tokens.once(Token { name: token.into(), request, now_ms }, || {
                 done += 1;
                 if request == 13 { Err(DynoxideError::InternalServerError("away".into())) } else { Ok(done) }
             })

@@ -72,6 +72,42 @@ async fn exactly_one_of_sixteen_conditional_writes_wins() {
     }
 }
 
+// Writes that wait at the same time are one transaction of the engine. Nobody sees that.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn each_of_many_writes_at_once_gets_its_own_answer() {
+    let dir = tempfile::tempdir().unwrap();
+    let client = dynamodb(&on_disk(dir.path()));
+    table(&client).await;
+    for n in (0..200).step_by(20) {
+        let put = in_transaction(put_new(&n.to_string(), "earlier"));
+        client.transact_write_items().transact_items(put).send().await.unwrap();
+    }
+    let writes: Vec<_> = (0..200)
+        .map(|n| {
+            let client = client.clone();
+            tokio::spawn(async move {
+                let id = n.to_string();
+                if n % 3 == 0 {
+                    let put = in_transaction(put_new(&id, "now"));
+                    let done = client.transact_write_items().transact_items(put).send().await;
+                    return done.map(drop).map_err(|error| error.code().unwrap().to_owned());
+                }
+                let put = client.put_item().table_name("tasks").item("id", text(&id)).item("locked_by", text("now"));
+                let done = put.condition_expression("attribute_not_exists(id)").send().await;
+                done.map(drop).map_err(|error| error.code().unwrap().to_owned())
+            })
+        })
+        .collect();
+    for (n, write) in writes.into_iter().enumerate() {
+        let refused = if n % 3 == 0 { "TransactionCanceledException" } else { "ConditionalCheckFailedException" };
+        let expected = if n % 20 == 0 { Err(refused.to_owned()) } else { Ok(()) };
+        assert_eq!(write.await.unwrap(), expected, "{n}");
+        let found = client.get_item().table_name("tasks").key("id", text(&n.to_string())).send().await.unwrap();
+        let by = if n % 20 == 0 { "earlier" } else { "now" };
+        assert_eq!(found.item.unwrap()["locked_by"], text(by), "{n}");
+    }
+}
+
 #[tokio::test]
 async fn canceled_transaction_gives_a_reason_per_item_and_changes_nothing() {
     let client = dynamodb(&memory());
