@@ -117,7 +117,7 @@ pub enum Change {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
     /// The name is as it was asked to be.
-    #[error("it is so already")]
+    #[error("it is already in this state")]
     Same,
     /// Nothing to go back to.
     #[error("no earlier definition was active; activate one by its hash")]

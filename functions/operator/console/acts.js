@@ -147,7 +147,7 @@ export function act(name, details, done) {
   const { order, input, plan } = details;
   const { steps } = details.acts.find((one) => one.act === name);
   const fields = [];
-  // A failed undo is settled in its direction: nothing turns the order forward again.
+  // A failed undo is settled in its direction: the order never continues forward.
   const isUndo = order.state === "Undoing" || order.steps.some((step) => step.state === "UndoFailed");
   // Without a step, resubmit means all that failed, and retry-now all that wait.
   const all = name === "retry-now" ? "all that wait" : name === "resubmit" ? "all that failed" : null;

@@ -1,4 +1,4 @@
-//! What a task sends, computed from its record alone: requests, Wakes, notices and alerts.
+//! What a task sends, computed from its record alone: requests with their idempotency keys, Wakes, notices and alerts.
 
 use crate::decision::{Decision, Turn};
 use crate::expression::Mistake;

@@ -184,7 +184,7 @@ impl<'a> World<'a> {
                     answer => break answer?,
                 }
             };
-            ids.push(Accepted::deserialize(answer.body).context("reading the answer to an order")?.order_id);
+            ids.push(Accepted::deserialize(answer.body).context("cannot read the answer to a submission")?.order_id);
             tokio::time::sleep(APART).await;
         }
         Ok(ids)

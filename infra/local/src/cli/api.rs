@@ -193,7 +193,7 @@ async fn items(id: &str, state: &str, step: Option<String>, cursor: Option<usize
             let answer = api.read(&format!("/orders/{}", segment(id)?)).await?;
             let order: Status = show::read(&answer).context("the answer is not an order; update the command line")?;
             let mut lists = order.steps.into_iter().filter(|step| step.items.is_some()).map(|step| step.name);
-            let first = lists.next().context("no step of the order has begun a list")?;
+            let first = lists.next().context("no step of the order has started a list of items yet")?;
             let others: Vec<String> = lists.collect();
             if !others.is_empty() {
                 anyhow::bail!("several steps have lists; write `--step {first}` or another of {}", others.join(", "));

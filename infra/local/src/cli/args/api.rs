@@ -255,7 +255,7 @@ pub struct RunAgain {
     /// New idempotency keys also for steps that were not undone: their services do the work a second time
     #[arg(long)]
     pub new_keys: bool,
-    /// Allow that what a step without an undo did stays as it is
+    /// Run again even if the effects of a step without an undo stay as they are
     #[arg(long)]
     pub without_undo: bool,
     /// Show what would be done, and change nothing
@@ -312,7 +312,7 @@ pub struct Filter {
     /// Only this tenant's orders
     #[arg(long)]
     pub tenant: Option<String>,
-    /// Only the orders that this order started; without it, they are left out
+    /// Only the orders that this order started; without this option, started orders are left out
     #[arg(long, value_name = "ORDER_ID")]
     pub parent: Option<String>,
     /// Only orders with this label

@@ -202,7 +202,7 @@ pub struct Bench {
     #[arg(long, default_value_t = 128, value_parser = at_least_one)]
     pub in_flight: usize,
     /// Submit N orders before the first one is scheduled, and the next N when these have ended; without N, submit all
-    /// at once. The rate excludes the time of submission
+    /// at once. The rate does not count the time that submission takes
     #[arg(long, value_name = "N", num_args = 0..=1, conflicts_with = "in_flight", value_parser = clap::value_parser!(u64).range(1..))]
     pub backlog: Option<Option<u64>>,
     /// Rates to measure, in orders per second, each in a separate run. Orders are submitted on schedule, and latency

@@ -190,7 +190,7 @@ pub enum Command {
     /// Continue an order in Error from its failed steps
     ///
     /// Every failed step gets all its attempts again; finished steps stay finished. If an undo failed, resubmit retries that
-    /// undo and continues to undo the order; it never turns the order forward again. The answer only says that the act was
+    /// undo and continues to undo the order; the order never continues forward. The answer only says that the act was
     /// accepted; --wait shows the outcome.
     #[command(
         after_help = "Examples:\n  stepwarden resubmit ORDER_ID --reason \"the bank is back\" --wait\n  stepwarden resubmit ORDER_ID --reason \"the bank is back\"\n  stepwarden resubmit ORDER_ID --step charge --input '{\"amount\": 5}' --reason \"the amount was wrong\"\n  stepwarden resubmit ORDER_ID --item '17={\"sku\": \"s4\"}' --reason \"the row was wrong\"\n  stepwarden resubmit ORDER_ID --to latest --reason \"the workflow file is corrected\""
@@ -227,20 +227,20 @@ pub enum Command {
         after_help = "Examples:\n  stepwarden get ORDER_ID --raw > record.json    then correct the file\n  stepwarden mend ORDER_ID record.json --seen MARK --reason \"a damaged disk\""
     )]
     Mend(Mend),
-    /// Let an order go on under another definition of its workflow
+    /// Continue an order under another definition of its workflow
     ///
     /// Nothing that is settled runs again, and what was done can still be undone; a definition that would break that is refused, with
-    /// the reason. While a step is with an agent the wish is recorded, nothing more starts, and the order is migrated as soon as no
-    /// request can start any more. A later migration replaces one that still waits.
+    /// the reason. While a step is with an agent, the request to migrate is recorded and nothing more starts. The order is migrated
+    /// as soon as no request to an agent can start any more. A later migration replaces one that is still waiting.
     #[command(
         after_help = "Examples:\n  stepwarden migrate ORDER_ID --to latest --dry-run --reason \"looking\"\n  stepwarden migrate ORDER_ID --to latest --reason \"the new check\"\n  stepwarden resubmit ORDER_ID --to latest --reason \"the file is corrected\"    migrate and try again"
     )]
     Migrate(Migrate),
     /// Do a step of an order again, and all that come after it
     ///
-    /// Also of an order that has ended. What these steps did is undone first, the last one first. A step that was undone gets a new
-    /// idempotency key; another one keeps its key, so that its service does nothing twice. Nothing that came in for a step before
-    /// counts again: no reply, event or callback.
+    /// This works for an order that has ended, too. What these steps did is undone first, the last one first. A step that was undone
+    /// gets a new idempotency key. Any other step keeps its key, so that its service does nothing twice. No earlier reply, event or
+    /// callback of a step counts again.
     #[command(
         after_help = "Examples:\n  stepwarden run-again ORDER_ID --from pack --dry-run --reason \"looking\"\n  stepwarden run-again ORDER_ID --from pack --reason \"the wrong box\""
     )]
@@ -253,9 +253,9 @@ pub enum Command {
     Export(One),
     /// Erase what an order says about people
     ///
-    /// Its input, outputs, errors, events and reasons go, also those of the orders that it started. Ids, states, attempts and times
-    /// stay, with who erased it and why. The order must have ended. This cannot be taken back: an order that is erased cannot be
-    /// undone.
+    /// Removes its input, outputs, errors, events and reasons, and those of the orders that it started. Ids, states, attempts and
+    /// times stay, with who erased it and why. The order must have ended. An erasure cannot be reversed, and an erased order cannot
+    /// be undone.
     #[command(after_help = "Examples:\n  stepwarden erase ORDER_ID --reason \"request 17 of the customer\"")]
     Erase(Erase),
     /// Give an agent no more work until it is resumed

@@ -117,7 +117,7 @@ pub struct Change {
 /// Who changes it, why, and on what condition.
 #[derive(clap::Args)]
 pub struct How {
-    /// Change nothing if the number of the last change, as `show` prints it, is another one by now [default: the one it has now]
+    /// Change nothing unless the last change still has this number, as `show` prints it [default: its number now]
     #[arg(long, value_name = "N")]
     pub if_version: Option<u64>,
     #[command(flatten)]
