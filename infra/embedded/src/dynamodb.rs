@@ -581,4 +581,14 @@ mod tests {
         let told: Value = serde_json::from_slice(&answers[2].body).unwrap();
         assert_eq!(told["ConsumedCapacity"][0]["TableName"], "tasks");
     }
+
+    // With threads the lane saves their waits for the engine's lock; without them it would make simulations differ.
+    #[test]
+    fn in_memory_only_a_runtime_with_threads_has_a_lane() {
+        let has_lane = || DynamoDb::memory(Arc::new(Clock::start()), Arc::default()).unwrap().lane.is_some();
+        let with_threads = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().unwrap();
+        let without = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        assert!(with_threads.block_on(async { has_lane() }));
+        assert!(!without.block_on(async { has_lane() }));
+    }
 }

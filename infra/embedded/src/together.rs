@@ -270,7 +270,7 @@ mod tests {
         assert_eq!(texts(outcomes.into()), ["{}", "{}", "alone", "{}", "{}"]);
     }
 
-    // Nobody knows what became of them, and nobody asks.
+    // Its caller has been told that the call failed.
     #[test]
     fn a_write_whose_call_has_ended_is_not_done_later() {
         let (together, database, alone) = (Together::default(), database(), Arc::default());

@@ -72,7 +72,7 @@ async fn exactly_one_of_sixteen_conditional_writes_wins() {
     }
 }
 
-// Writes that wait at the same time are one transaction of the engine. Nobody sees that.
+// Writes that wait at the same time are one transaction of the engine, but no caller can tell.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn each_of_many_writes_at_once_gets_its_own_answer() {
     let dir = tempfile::tempdir().unwrap();
