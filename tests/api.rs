@@ -34,14 +34,14 @@ impl Api {
         let workflows = [include_str!("../workflows/order.toml").to_owned(), three_noops("60s")];
         let world = World::start(&workflows, None).await;
         let submit = Arc::clone(&world.submit);
-        let handler: stepwarden::admission::Handler = Arc::new(move |event| {
+        let handler: stepwarden_local::admission::Handler = Arc::new(move |event| {
             let submit = Arc::clone(&submit);
             async move { submit::http::handler(&*submit, event).await }.boxed()
         });
         let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
-        let (access, token) = stepwarden::access::Access::open(&Default::default()).unwrap();
-        tokio::spawn(stepwarden::http::serve(listener, handler, Arc::new(access), std::future::pending()));
+        let (access, token) = stepwarden_local::access::Access::open(&Default::default()).unwrap();
+        tokio::spawn(stepwarden_local::http::serve(listener, handler, Arc::new(access), std::future::pending()));
         Self { world, url, http: crate::support::http(&token) }
     }
 

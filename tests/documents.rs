@@ -1,6 +1,6 @@
 //! Goal: the documents are right. Method: links have targets, and the files, tests and constants that a page names
 //! exist, as do the targets, packages and tests of its commands. The commands themselves are run by
-//! `infra/local/tests/documents.rs`.
+//! `infra/cli/tests/documents.rs`.
 
 use serde_json::Value;
 use std::collections::BTreeSet;

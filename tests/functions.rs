@@ -8,9 +8,9 @@ use axum::routing::post;
 use serde_json::{Value, json};
 use shared::task::ProcessState;
 use std::path::Path;
-use stepwarden::functions::{Target, target};
-use stepwarden::system::{Options, System};
 use stepwarden_embedded::Durability;
+use stepwarden_local::functions::{Target, target};
+use stepwarden_local::system::{Options, System};
 
 /// Steps that try again soon, with calls that are not repeated within an attempt.
 const HEAD: &str =

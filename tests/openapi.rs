@@ -15,7 +15,7 @@ use reqwest::{Method, StatusCode};
 use routes::{Route, routes};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
-use stepwarden::access;
+use stepwarden_local::access;
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 

@@ -5,8 +5,8 @@ use crate::support::{Whole, trip, until};
 use serde_json::{Value, json};
 use shared::task::ProcessState;
 use std::collections::{BTreeMap, BTreeSet};
-use stepwarden::access;
 use stepwarden_aws::metrics::{ALL, Kind};
+use stepwarden_local::access;
 use stepwarden_remotes::{Service, ServiceFaults};
 
 /// Position of the step that payment does.

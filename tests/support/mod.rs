@@ -15,11 +15,11 @@ use shared::workflow::file::{Known, parse};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use stepwarden::access;
-use stepwarden::functions::{Targets, target};
-use stepwarden::system::{Backend, Options, System};
 use stepwarden_aws::{Clients, Config};
 use stepwarden_embedded::{Durability, Event};
+use stepwarden_local::access;
+use stepwarden_local::functions::{Targets, target};
+use stepwarden_local::system::{Backend, Options, System};
 use stepwarden_remotes::{Expected, Fault, Service, ServiceFaults};
 
 /// A condition becomes true within this time on any machine; a failing test waits this long.

@@ -2,7 +2,7 @@
 //! invocation a bounded time, costs the next ones none, and makes none fail. Method: the real binary, against a Runtime
 //! API, an order store and a collector in this process.
 
-#[path = "../../../infra/local/tests/common/collector.rs"]
+#[path = "../../../infra/cli/tests/common/collector.rs"]
 mod collector;
 
 use axum::Router;

@@ -7,11 +7,11 @@ use futures::FutureExt;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use stepwarden::pump::{self, Handler, Source, UnderWay, Work};
-use stepwarden::queue_turns::Gate;
 use stepwarden_aws::Clients;
 use stepwarden_aws::batch::{Response, records};
 use stepwarden_embedded::{Endpoints, Options};
+use stepwarden_local::pump::{self, Handler, Source, UnderWay, Work};
+use stepwarden_local::queue_turns::Gate;
 use tokio::sync::{Semaphore, watch};
 
 const QUEUES: [&str; 3] = ["x-high", "x", "x-low"];

@@ -1,0 +1,563 @@
+//! Arguments of the verbs that call a system's API.
+
+use crate::client::Api;
+use crate::signed::{Signer, region_of};
+use anyhow::Result;
+use jiff::SignedDuration;
+use serde::Serialize;
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use stepwarden_local::data_folder::{self, DATA};
+
+/// URL of the API of a local system, unless another one is given.
+pub const DEFAULT_URL: &str = "http://127.0.0.1:8080";
+
+/// The system to speak to.
+#[derive(clap::Args, Clone)]
+pub struct At {
+    /// URL of the API [default: the URL in .stepwarden/url while `stepwarden up` runs in this folder, else http://127.0.0.1:8080]
+    #[arg(long, env = "STEPWARDEN_URL")]
+    pub url: Option<String>,
+    /// Token for the API [default: the token in .stepwarden/token, if the API is on this machine]
+    #[arg(long, env = "STEPWARDEN_TOKEN", hide_env_values = true)]
+    pub token: Option<String>,
+    /// Stack of the system on AWS: finds the URL, and signs calls with your AWS credentials unless there is a token
+    #[arg(long, env = "STEPWARDEN_STACK", value_name = "NAME")]
+    pub stack: Option<String>,
+    /// AWS profile whose credentials sign calls [default: as for the AWS CLI]
+    #[arg(long, value_name = "NAME")]
+    pub profile: Option<String>,
+    /// Print the answer as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl At {
+    /// URL of the API: as given, else as kept in the data directory, else the default.
+    #[must_use]
+    pub fn url(&self, data: &Path) -> String {
+        let given = self.url.clone().filter(|url| !url.is_empty());
+        given.or_else(|| data_folder::kept_url(data)).unwrap_or_else(|| DEFAULT_URL.to_owned())
+    }
+
+    /// The API there.
+    ///
+    /// # Errors
+    /// The stack is not found, or the HTTP client cannot be made.
+    pub async fn api(&self) -> Result<Api> {
+        self.api_beside(Path::new(DATA)).await
+    }
+
+    /// The same, beside this data directory.
+    ///
+    /// # Errors
+    /// The stack is not found, or the HTTP client cannot be made.
+    pub async fn api_beside(&self, data: &Path) -> Result<Api> {
+        if let Some(stack) = self.stack.as_ref().filter(|stack| !stack.is_empty()) {
+            let signer = Signer::new(self.profile.clone(), None).await?;
+            let url = signer.url_of(stack).await?;
+            return Ok(Api::new(&url, self.token.clone(), data)?.signed_by(signer));
+        }
+        let api = Api::new(&self.url(data), self.token.clone(), data)?;
+        match region_of(&api.url) {
+            Some(region) if api.token.is_none() => {
+                let signer = Signer::new(self.profile.clone(), Some(region)).await?;
+                Ok(api.signed_by(signer))
+            }
+            _ => Ok(api),
+        }
+    }
+}
+
+/// An order to submit.
+#[derive(clap::Args)]
+pub struct Submit {
+    /// File with the workflow's input, one JSON object; `-` reads standard input
+    pub file: PathBuf,
+    /// Name of the workflow [default: the only one, or `order` if there are several]
+    #[arg(long)]
+    pub workflow: Option<String>,
+    /// Your own reference; lists show it and filters find it
+    #[arg(long, value_name = "TEXT")]
+    pub reference: Option<String>,
+    /// Label by which lists find the order, at most 64 bytes; repeat it for more labels, at most 8
+    #[arg(long, value_name = "TEXT")]
+    pub label: Vec<String>,
+    /// Idempotency key: submitting the same order again under the same key creates no second order [default: a new key]
+    #[arg(long)]
+    pub key: Option<String>,
+    /// Registered name of the queue that receives the order's notices
+    #[arg(long, value_name = "NAME")]
+    pub reply_queue: Option<String>,
+    /// Priority of the order
+    #[arg(long, value_parser = ["high", "normal", "low"], default_value = "normal")]
+    pub priority: String,
+    /// Follow the order until it ends, as `watch` does
+    #[arg(long)]
+    pub wait: bool,
+    #[command(flatten)]
+    pub until: Wait,
+    #[command(flatten)]
+    pub at: At,
+}
+
+/// An event for an order.
+#[derive(clap::Args)]
+pub struct Event {
+    /// The order's id
+    pub id: String,
+    /// The event's name
+    pub name: String,
+    /// The event's data, a JSON object of at most 4,096 bytes [default: {}]
+    #[arg(long, value_name = "JSON", value_parser = json)]
+    pub data: Option<Value>,
+    /// Idempotency key: sending the same event again under the same key changes nothing [default: a new key]
+    #[arg(long)]
+    pub key: Option<String>,
+    /// Who sends it, on a laptop; on AWS the identity of the caller counts
+    #[arg(long, value_name = "NAME")]
+    pub by: Option<String>,
+    #[command(flatten)]
+    pub at: At,
+}
+
+/// The operator's name and reason.
+#[derive(clap::Args, Clone)]
+pub struct By {
+    /// Operator's name; ignored if the token or your AWS identity names one [default: your user name on this machine]
+    #[arg(long)]
+    pub by: Option<String>,
+    /// Reason; an act on an order keeps it in the order's history
+    #[arg(long)]
+    pub reason: String,
+}
+
+impl By {
+    /// The operator's name: as given, else the user of this machine. USER is missing in containers and under cron.
+    #[must_use]
+    pub fn name(&self) -> Option<String> {
+        let is_name = |text: &String| !text.trim().is_empty();
+        let named = |name: &str| std::env::var(name).ok().filter(is_name);
+        let asked = || {
+            let said =
+                std::process::Command::new("id").arg("-un").output().ok().filter(|said| said.status.success())?;
+            Some(String::from_utf8(said.stdout).ok()?.trim().to_owned())
+        };
+        self.by.clone().or_else(|| named("USER")).or_else(|| named("LOGNAME")).or_else(asked)
+    }
+
+    /// The body of an act: name, reason, and the fields of `more` that are not `null`.
+    #[must_use]
+    pub fn body(&self, more: Value) -> Value {
+        let mut body = serde_json::json!({"by": self.name(), "reason": self.reason});
+        if let (Some(body), Value::Object(more)) = (body.as_object_mut(), more) {
+            body.extend(more);
+            body.retain(|_, value| !value.is_null());
+        }
+        body
+    }
+}
+
+/// The console of a deployment.
+#[derive(clap::Args)]
+pub struct Console {
+    /// Port on 127.0.0.1; 0 picks a free port. The first line of the output is the link to open
+    #[arg(long, default_value_t = 8090)]
+    pub port: u16,
+    #[command(flatten)]
+    pub at: At,
+}
+
+/// One order.
+#[derive(clap::Args)]
+pub struct One {
+    /// The order's id
+    pub id: String,
+    #[command(flatten)]
+    pub at: At,
+}
+
+/// One order, and how much of it.
+#[derive(clap::Args)]
+pub struct Get {
+    /// The order's id
+    pub id: String,
+    /// Also show the input, the history and the acts that are possible now; needs the operator's scope
+    #[arg(long)]
+    pub full: bool,
+    /// Print only the stored record, even if it cannot be read; needs the operator's scope
+    #[arg(long, conflicts_with = "full")]
+    pub raw: bool,
+    /// Print only what this step returned, as JSON
+    #[arg(long, value_name = "STEP", conflicts_with_all = ["full", "raw"])]
+    pub output: Option<String>,
+    /// Print the items of a step's list that are in this state, with their orders, 100 at a time; needs the operator's
+    /// scope
+    #[arg(long, value_name = "STATE", conflicts_with_all = ["full", "raw", "output"])]
+    #[arg(value_parser = ["all", "to_do", "open", "done", "failed", "undone", "stuck"])]
+    pub items: Option<String>,
+    /// The step with the list, if the order has several
+    #[arg(long, requires = "items")]
+    pub step: Option<String>,
+    /// Continue `--items` where the last page ended
+    #[arg(long, value_name = "N", requires = "items")]
+    pub cursor: Option<usize>,
+    #[command(flatten)]
+    pub at: At,
+}
+
+/// A corrected record that replaces an unreadable one.
+#[derive(clap::Args)]
+pub struct Mend {
+    /// The order's id
+    pub id: String,
+    /// File with the complete corrected record, JSON; `-` reads standard input
+    pub file: PathBuf,
+    /// Mark of the record that you read, as printed by `get --raw`
+    #[arg(long, value_name = "MARK")]
+    pub seen: String,
+    #[command(flatten)]
+    pub by: By,
+    #[command(flatten)]
+    pub at: At,
+}
+
+/// Another definition for an order.
+#[derive(clap::Args)]
+pub struct Migrate {
+    /// The order's id
+    pub id: String,
+    /// Hash of the definition, or `latest` for the one that new orders of the workflow get; the order's own hash
+    /// withdraws a migration that still waits
+    #[arg(long, value_name = "HASH")]
+    pub to: String,
+    /// Show what would be done, and change nothing
+    #[arg(long)]
+    pub dry_run: bool,
+    #[command(flatten)]
+    pub by: By,
+    /// Migrate only if the order is still at this version
+    #[arg(long, value_name = "VERSION")]
+    pub if_version: Option<u64>,
+    #[command(flatten)]
+    pub at: At,
+}
+
+/// Steps of an order that are done again.
+#[derive(clap::Args)]
+pub struct RunAgain {
+    /// The order's id
+    pub id: String,
+    /// Step from which to run again: it and all that come after it are done again. May be given several times
+    #[arg(long, value_name = "STEP", required = true)]
+    pub from: Vec<String>,
+    /// New idempotency keys also for steps that were not undone: their services do the work a second time
+    #[arg(long)]
+    pub new_keys: bool,
+    /// Run again even if the effects of a step without an undo stay as they are
+    #[arg(long)]
+    pub without_undo: bool,
+    /// Show what would be done, and change nothing
+    #[arg(long)]
+    pub dry_run: bool,
+    #[command(flatten)]
+    pub by: By,
+    /// Only if the order is still at this version
+    #[arg(long, value_name = "VERSION")]
+    pub if_version: Option<u64>,
+    #[command(flatten)]
+    pub at: At,
+}
+
+/// An order to erase.
+#[derive(clap::Args)]
+pub struct Erase {
+    /// The order's id
+    pub id: String,
+    #[command(flatten)]
+    pub by: By,
+    #[command(flatten)]
+    pub at: At,
+}
+
+/// One order to follow.
+#[derive(clap::Args)]
+pub struct Watch {
+    /// The order's id
+    pub id: String,
+    #[command(flatten)]
+    pub until: Wait,
+    #[command(flatten)]
+    pub at: At,
+}
+
+/// How long to follow an order.
+#[derive(clap::Args, Clone, Copy)]
+pub struct Wait {
+    /// Stop following after this time, for example 30s, 10m or 2h
+    #[arg(long, default_value = "10m", value_name = "TIME", value_parser = time)]
+    pub timeout: Duration,
+}
+
+/// Which orders.
+#[derive(clap::Args, Serialize)]
+pub struct Filter {
+    /// Only orders in this state: Pending, Processing, Processed, Undoing, Undone, Error, Paused, or Waiting in a step
+    #[arg(long)]
+    pub state: Option<String>,
+    /// Only orders of this workflow
+    #[arg(long)]
+    pub workflow: Option<String>,
+    /// Only this tenant's orders
+    #[arg(long)]
+    pub tenant: Option<String>,
+    /// Only the orders that this order started; without this option, started orders are left out
+    #[arg(long, value_name = "ORDER_ID")]
+    pub parent: Option<String>,
+    /// Only orders with this label
+    #[arg(long)]
+    pub label: Option<String>,
+    /// Only orders whose reference begins with this text
+    #[arg(long)]
+    pub reference: Option<String>,
+    /// Only orders in which this step is failing or has failed, or with --state Waiting waits
+    #[arg(long)]
+    pub step: Option<String>,
+    /// Only orders accepted at or after this time, for example 2026-11-21T09:30:00Z
+    #[arg(long)]
+    pub from: Option<String>,
+    /// Only orders accepted before this time
+    #[arg(long)]
+    pub to: Option<String>,
+}
+
+/// One act on many orders.
+#[derive(clap::Args)]
+pub struct Bulk {
+    /// The act to perform
+    #[arg(value_parser = operator::jobs::ACTS)]
+    pub action: String,
+    #[command(flatten)]
+    pub filter: Filter,
+    /// Only orders in which a step of this agent is failing or has failed
+    #[arg(long)]
+    pub agent: Option<String>,
+    /// Only orders with this error in such a step, as `overview` shows it; numbers and ids in it do not matter
+    #[arg(long, value_name = "TEXT")]
+    pub error: Option<String>,
+    /// The orders in this file, one id per line, at most 5000; `-` reads standard input. Filters narrow the list
+    #[arg(long, value_name = "FILE")]
+    pub ids: Option<PathBuf>,
+    #[command(flatten)]
+    pub by: By,
+    /// Show what would be done, and change nothing
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Act on at most this many orders, up to 100000 [default: 100, or all of --ids]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    pub limit: Option<u64>,
+    /// Acts per second, 1 to 100
+    #[arg(long, default_value_t = 10, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100))]
+    pub rate: u64,
+    /// Stop after this many failures
+    #[arg(long, default_value_t = 10, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    pub abort_after: u64,
+    /// For resubmit with --step: JSON input that replaces the order's input for that step
+    #[arg(long, value_parser = json)]
+    pub input: Option<Value>,
+    /// For mark-done: JSON output that the agent would have returned
+    #[arg(long, value_parser = json)]
+    pub output: Option<Value>,
+    /// For migrate, and for resubmit to migrate first: hash of the definition, or `latest`; needs --workflow
+    #[arg(long, value_name = "HASH")]
+    pub to_definition: Option<String>,
+    /// Start the job, print its id, and do not follow it
+    #[arg(long)]
+    pub detach: bool,
+    /// Idempotency key: starting a job again under the same key finds the first one [default: a new key]
+    #[arg(long)]
+    pub key: Option<String>,
+    #[command(flatten)]
+    pub at: At,
+}
+
+/// Jobs.
+#[derive(clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct Jobs {
+    /// Without it they are listed.
+    #[command(subcommand)]
+    pub verb: Option<JobVerb>,
+    /// Cursor printed with the previous page
+    #[arg(long)]
+    pub cursor: Option<String>,
+    #[command(flatten)]
+    pub at: At,
+}
+
+/// What to do with a job.
+#[derive(clap::Subcommand)]
+pub enum JobVerb {
+    /// Show a job and its progress
+    Show {
+        /// The job's id
+        id: String,
+        #[command(flatten)]
+        at: At,
+    },
+    /// Follow a job until it ends, then print a line for each order
+    Follow {
+        /// The job's id
+        id: String,
+        #[command(flatten)]
+        at: At,
+    },
+    /// Print a line for each order
+    Results {
+        /// The job's id
+        id: String,
+        /// Only orders that were not acted on
+        #[arg(long)]
+        failed: bool,
+        #[command(flatten)]
+        at: At,
+    },
+    /// Pause a job: no act begins after about a second
+    Pause(JobWhy),
+    /// Resume a paused job
+    Resume(JobWhy),
+    /// Abort a job: what was done stays done
+    Abort(JobWhy),
+}
+
+/// A job to change, and why.
+#[derive(clap::Args)]
+pub struct JobWhy {
+    /// The job's id
+    pub id: String,
+    #[command(flatten)]
+    pub by: By,
+    #[command(flatten)]
+    pub at: At,
+}
+
+/// Dead letters.
+#[derive(clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct Dlq {
+    /// Without it they are listed.
+    #[command(subcommand)]
+    pub letters: Option<Letters>,
+    #[command(flatten)]
+    pub at: At,
+}
+
+/// What to do with dead letters.
+#[derive(clap::Subcommand)]
+pub enum Letters {
+    /// Move dead letters back to their queue; from `set-aside`, move each message back to the queue from which it came
+    #[command(
+        after_help = "Examples:\n  stepwarden dlq redrive set-aside --dry-run --reason \"checking\"    shows the first messages and why they are there\n  stepwarden dlq redrive scheduler --all --rate 100 --reason \"the function is fixed\""
+    )]
+    Redrive(Redrive),
+}
+
+/// What to move.
+#[derive(clap::Args)]
+pub struct Redrive {
+    /// Queue with the dead letters to move, as listed by `dlq`, or set-aside
+    pub queue: String,
+    #[command(flatten)]
+    pub by: By,
+    /// Move at most this many messages, 1 to 1000
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    pub limit: u64,
+    /// Move all of them with an SQS task that keeps running after this command ends; not for set-aside
+    #[arg(long, conflicts_with = "limit")]
+    pub all: bool,
+    /// Messages that the task moves per second, 1 to 500
+    #[arg(long, requires = "all", value_name = "N", value_parser = clap::value_parser!(u64).range(1..=500))]
+    pub rate: Option<u64>,
+    /// Move nothing; show the first messages and why they are there
+    #[arg(long)]
+    pub dry_run: bool,
+    #[command(flatten)]
+    pub at: At,
+}
+
+/// A page of orders.
+#[derive(clap::Args)]
+pub struct List {
+    #[command(flatten)]
+    pub filter: Filter,
+    /// Maximum number of orders in the page
+    #[arg(long)]
+    pub limit: Option<u32>,
+    /// Cursor printed with the previous page
+    #[arg(long)]
+    pub cursor: Option<String>,
+    #[command(flatten)]
+    pub at: At,
+}
+
+/// An act on one order.
+#[derive(clap::Args)]
+pub struct Act {
+    /// The order's id
+    pub id: String,
+    #[command(flatten)]
+    pub by: By,
+    /// Name of the step; needed only if the act could apply to several
+    #[arg(long)]
+    pub step: Option<String>,
+    /// For resubmit: JSON input that replaces the order's input for that step
+    #[arg(long, value_parser = json)]
+    pub input: Option<Value>,
+    /// For resubmit: JSON input of a failed item of a list, after the item's number and `=`; may be repeated
+    #[arg(long = "item", value_name = "N=JSON", value_parser = item, conflicts_with = "input")]
+    pub items: Vec<(String, Value)>,
+    /// For mark-done: JSON output that the agent would have returned
+    #[arg(long, value_parser = json)]
+    pub output: Option<Value>,
+    /// For resubmit: first migrate the order to the definition with this hash, or to `latest`
+    #[arg(long, value_name = "HASH", conflicts_with_all = ["step", "input", "items", "output"])]
+    pub to: Option<String>,
+    /// Act only if the order is still at this version
+    #[arg(long, value_name = "VERSION")]
+    pub if_version: Option<u64>,
+    /// Follow the order until it ends, as `watch` does
+    #[arg(long)]
+    pub wait: bool,
+    #[command(flatten)]
+    pub until: Wait,
+    #[command(flatten)]
+    pub at: At,
+}
+
+/// An act on an agent.
+#[derive(clap::Args)]
+pub struct AgentAct {
+    /// The agent's name
+    pub agent: String,
+    #[command(flatten)]
+    pub by: By,
+    #[command(flatten)]
+    pub at: At,
+}
+
+fn json(text: &str) -> Result<Value, String> {
+    shared::json::check(text.as_bytes()).map_err(|refused| refused.to_string())?;
+    serde_json::from_str(text).map_err(|e| format!("not JSON: {e}"))
+}
+
+fn item(text: &str) -> Result<(String, Value), String> {
+    let (number, input) =
+        text.split_once('=').ok_or("write the number of the item, `=` and JSON, such as 17={\"sku\": \"s4\"}")?;
+    Ok((number.to_owned(), json(input)?))
+}
+
+fn time(text: &str) -> Result<Duration, String> {
+    let span: SignedDuration = text.parse().map_err(|_| "write a time such as 30s, 10m or 2h".to_owned())?;
+    Duration::try_from(span).map_err(|_| "write a time that is not negative".to_owned())
+}
