@@ -19,8 +19,10 @@ use edge::http::refuse;
 use edge::problem::{self, Problem};
 use edge::workflows::{self, Workflows};
 use futures::FutureExt;
+use futures::future::BoxFuture;
 use operator::Operator;
 use shared::engine::Observer;
+use shared::order::Id;
 use shared::pools::Layout;
 use shared::time::SignedDuration;
 use shared::workflow::USUAL_SKEW;
@@ -163,7 +165,12 @@ impl System {
     ///
     /// # Errors
     /// [`StartError`] for errors that the user can correct; any other error with its causes.
-    pub async fn start(options: Options) -> Result<Self> {
+    pub fn start(options: Options) -> BoxFuture<'static, Result<Self>> {
+        // Boxed, because each caller would compile all tasks that are spawned here.
+        Self::assemble(options).boxed()
+    }
+
+    async fn assemble(options: Options) -> Result<Self> {
         let listener = bind(options.port, 0).await?;
         let remotes_listener = bind(options.port, 2).await?;
         let (endpoints, clients) = open(&options.backend).await?;
@@ -292,6 +299,19 @@ impl System {
 
 /// Submission to the tables and queues of this process.
 pub type Submission = Submit<stepwarden_aws::DynamoStore, SqsMessenger>;
+
+/// Accepts an order that this process submits itself. Boxed, so that submission is compiled here and not in each caller.
+///
+/// # Errors
+/// What submission refuses the order for.
+pub fn accept<'a>(
+    submission: &'a Submission,
+    tenant: &'a str,
+    key: &'a str,
+    order: submit::submission::Submission,
+) -> BoxFuture<'a, Result<Id, Problem>> {
+    submission.accept(tenant, key, order).boxed()
+}
 
 /// The functions that know the workflows of the deployment.
 struct Doors {

@@ -18,9 +18,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use stepwarden_aws::{DynamoStore, SqsMessenger};
-use stepwarden_local::system::System;
-use submit::Submit;
+use stepwarden_local::system::{self, System, accept};
 use submit::submission::{Submission, parse};
 use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinSet;
@@ -66,7 +64,7 @@ impl Board {
 /// Submits orders to a system.
 #[derive(Clone)]
 pub struct Load {
-    pub submit: Arc<Submit<DynamoStore, SqsMessenger>>,
+    pub submit: Arc<system::Submission>,
     pub board: Arc<Board>,
 }
 
@@ -149,7 +147,7 @@ impl Load {
     async fn submit(&self, key: &str, n: u64) -> Result<Id, Problem> {
         let body = json!({"workflow": "bench", "input": {"number": n, "text": "x".repeat(200)}});
         let submission: Submission = parse(body.to_string().as_bytes())?;
-        self.submit.accept(shared::order::DEFAULT_TENANT, key, submission).await
+        accept(&self.submit, shared::order::DEFAULT_TENANT, key, submission).await
     }
 }
 
