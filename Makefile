@@ -27,7 +27,7 @@ VERSION ?= v$(shell sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"$
 # Archives of command line and functions with checksums and bills of materials, in target/archives. KEY=FILE signs them, with a key of
 # ssh-keygen. Needs cargo-cyclonedx.
 release: build
-	cargo build --release --locked --package stepwarden
+	cargo build --profile dist --locked --package stepwarden
 	ARCH=$(ARCH) .ci/release pack $(VERSION) $(if $(KEY),--key $(KEY)) $(if $(TRIAL),--trial)
 
 # Those archives as a user meets them: verified, unpacked, and deployed to an emulator without Rust, up to the first order.

@@ -236,20 +236,22 @@ fn manifest() -> toml::Table {
 
 // A profile also inherits the exceptions for packages, and they take precedence over its own settings.
 #[test]
-fn each_package_is_as_small_as_the_function_it_is_in() {
+fn each_package_of_what_is_released_has_the_level_of_its_profile() {
     let profiles = manifest()["profile"].as_table().expect("profiles").clone();
     let level = |profile: &str, package: &str| {
         Some(profiles.get(profile)?.get("package")?.get(package)?.get("opt-level")?.clone())
     };
-    let size = profiles["lambda"]["opt-level"].clone();
-    let parent = profiles["lambda"]["inherits"].as_str().expect("a profile");
-    assert!(parent == "dev" || parent == "release", "{parent}: its own parent counts as well");
-    let deployed: BTreeSet<String> =
-        FUNCTIONS.iter().flat_map(|function| compiled_for(function)).map(|(name, _)| name).collect();
-    let exceptions = profiles[parent].get("package").and_then(toml::Value::as_table).cloned().unwrap_or_default();
-    for (package, _) in exceptions {
-        if level(parent, &package).is_some() && (package == "*" || deployed.contains(&package)) {
-            assert_eq!(level("lambda", &package), Some(size.clone()), "{package} in profile `lambda`");
+    for (profile, programs) in [("lambda", &FUNCTIONS[..]), ("dist", &["stepwarden"])] {
+        let own = profiles[profile]["opt-level"].clone();
+        let parent = profiles[profile]["inherits"].as_str().expect("a profile");
+        assert!(parent == "dev" || parent == "release", "{parent}: its own parent counts as well");
+        let linked: BTreeSet<String> =
+            programs.iter().flat_map(|program| compiled_for(program)).map(|(name, _)| name).collect();
+        let exceptions = profiles[parent].get("package").and_then(toml::Value::as_table).cloned().unwrap_or_default();
+        for (package, _) in exceptions {
+            if level(parent, &package).is_some() && (package == "*" || linked.contains(&package)) {
+                assert_eq!(level(profile, &package), Some(own.clone()), "{package} in profile `{profile}`");
+            }
         }
     }
 }
