@@ -1,4 +1,4 @@
-//! How long to wait: the retry ladder between attempts, and full jitter between an agent's calls.
+//! How long a step waits for its next attempt: the retry ladder.
 
 use crate::time::SignedDuration;
 use serde::{Deserialize, Serialize};
@@ -75,7 +75,7 @@ impl Ladder {
     }
 }
 
-/// How an agent repeats its calls within one attempt: exponential back-off with full jitter, never past `complete_by`.
+/// How an agent repeats its calls within one attempt. The agent computes the waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Calls {
@@ -85,18 +85,6 @@ pub struct Calls {
     pub base: SignedDuration,
     /// Upper bound of any wait.
     pub cap: SignedDuration,
-}
-
-impl Calls {
-    /// The wait before call number `call + 1`, after `call` calls (1 is the first):
-    /// `unit * min(cap, base * 2^(call-1))`, where `unit` is a random number in `0.0..1.0` that the caller draws ("full
-    /// jitter": Brooker, "Exponential Backoff And Jitter", AWS, 2015).
-    #[must_use]
-    pub fn wait(&self, call: u32, unit: f64) -> SignedDuration {
-        let bound =
-            (1..call.min(32)).fold(self.base, |d, _| d.checked_mul(2).unwrap_or(self.cap).min(self.cap)).min(self.cap);
-        bound.mul_f64(unit.clamp(0.0, 1.0))
-    }
 }
 
 /// The longest wait that an agent may ask for: one day.
@@ -134,16 +122,5 @@ mod tests {
         assert_eq!(ladder.after(2), Rung::Retry(secs(3600)));
         assert_eq!(ladder.after(3), Rung::Retry(secs(3600)));
         assert_eq!(ladder.after(4), Rung::Exhausted(Then::Error));
-    }
-
-    // E3: exponential, full jitter, capped.
-    #[test]
-    fn waits_double_up_to_the_cap_and_scale_with_the_random_unit() {
-        let calls = Calls { attempts: 9, base: secs(1), cap: secs(5) };
-        let bounds: Vec<_> = (1..6).map(|n| calls.wait(n, 1.0)).collect();
-        assert_eq!(bounds, [secs(1), secs(2), secs(4), secs(5), secs(5)]);
-        assert_eq!(calls.wait(2, 0.25), SignedDuration::from_millis(500));
-        assert_eq!(calls.wait(u32::MAX, 1.0), secs(5));
-        assert_eq!(calls.wait(3, 0.0), SignedDuration::ZERO);
     }
 }

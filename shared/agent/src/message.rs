@@ -28,7 +28,8 @@ pub struct Calls {
 
 impl Calls {
     /// The wait before call number `call + 1`, after `call` calls (1 is the first):
-    /// `unit * min(cap, base * 2^(call-1))`, where `unit` is a random number in `0.0..1.0` that the caller draws.
+    /// `unit * min(cap, base * 2^(call-1))`, where `unit` is a random number in `0.0..1.0` that the caller draws ("full
+    /// jitter": Brooker, "Exponential Backoff And Jitter", AWS, 2015).
     #[must_use]
     pub fn wait(&self, call: u32, unit: f64) -> SignedDuration {
         let bound =
@@ -193,4 +194,21 @@ pub enum Outcome {
         /// How long to wait, in milliseconds.
         retry_after_ms: u64,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // E3: exponential, full jitter, capped.
+    #[test]
+    fn waits_double_up_to_the_cap_and_scale_with_the_random_unit() {
+        let secs = SignedDuration::from_secs;
+        let calls = Calls { attempts: 9, base: secs(1), cap: secs(5) };
+        let bounds: Vec<_> = (1..6).map(|n| calls.wait(n, 1.0)).collect();
+        assert_eq!(bounds, [secs(1), secs(2), secs(4), secs(5), secs(5)]);
+        assert_eq!(calls.wait(2, 0.25), SignedDuration::from_millis(500));
+        assert_eq!(calls.wait(u32::MAX, 1.0), secs(5));
+        assert_eq!(calls.wait(3, 0.0), SignedDuration::ZERO);
+    }
 }

@@ -32,7 +32,7 @@ impl Default for When {
 
 impl When {
     fn bound(base: SignedDuration, cap: SignedDuration, failures: u32) -> SignedDuration {
-        Calls { attempts: 0, base, cap }.wait(failures, 1.0)
+        (1..failures.min(32)).fold(base, |wait, _| wait.checked_mul(2).unwrap_or(cap).min(cap)).min(cap)
     }
 
     /// The retry ladder of the pinned workflow, with the shortest waits.
