@@ -10,6 +10,7 @@ pub mod functions;
 pub mod http;
 mod predecessor;
 pub mod pump;
+pub mod queue;
 pub mod queue_turns;
 pub mod start_error;
 pub mod system;

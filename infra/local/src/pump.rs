@@ -2,32 +2,19 @@
 //! and deletes all messages except those that the handler names as failed; these are redelivered after their visibility
 //! timeout.
 
+use crate::queue::{BATCH, Kept, Queue};
 use crate::queue_turns::Gate;
-use anyhow::Context;
-use aws_lambda_events::event::sqs::{SqsEvent, SqsMessage, SqsMessageAttribute};
-use aws_sdk_sqs::Client;
-use aws_sdk_sqs::types::{DeleteMessageBatchRequestEntry, Message, MessageAttributeValue, MessageSystemAttributeName};
+use aws_lambda_events::event::sqs::{SqsEvent, SqsMessage};
 use futures::future::BoxFuture;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use stepwarden_aws::batch::{self, Response};
-use stepwarden_aws::clients::long_poll;
+use stepwarden_aws::batch::Response;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
 /// A function that takes a batch.
 pub type Handler = Arc<dyn Fn(SqsEvent) -> BoxFuture<'static, Response> + Send + Sync>;
 
-/// How long one receive waits for messages, in seconds: SQS's longest.
-const LONG_POLL_S: i32 = 20;
-/// Messages in a batch: the maximum of SQS.
-const BATCH: i32 = 10;
-/// Attributes that Lambda passes with every message and that a handler reads.
-const ATTRIBUTES: [MessageSystemAttributeName; 3] = [
-    MessageSystemAttributeName::ApproximateReceiveCount,
-    MessageSystemAttributeName::ApproximateFirstReceiveTimestamp,
-    MessageSystemAttributeName::SentTimestamp,
-];
 /// Wait after a batch that was not full while others are in progress, so that the next one is fuller: calls cost time,
 /// not messages. A message that comes alone finds the pump waiting for it.
 const LINGER: Duration = Duration::from_millis(3);
@@ -67,8 +54,8 @@ impl UnderWay {
     async fn watch(
         &self,
         was_behind: &mut bool,
-        receive: impl Future<Output = anyhow::Result<Vec<Message>>>,
-    ) -> anyhow::Result<Vec<Message>> {
+        receive: impl Future<Output = anyhow::Result<Vec<SqsMessage>>>,
+    ) -> anyhow::Result<Vec<SqsMessage>> {
         tokio::pin!(receive);
         let soon = tokio::time::timeout(SOON, &mut receive).await;
         let received = match soon {
@@ -88,14 +75,14 @@ impl UnderWay {
     }
 }
 
-fn are_behind(messages: &[Message]) -> bool {
-    let sent_at = |message: &Message| {
-        let sent = message.attributes()?.get(&MessageSystemAttributeName::SentTimestamp)?;
+fn are_behind(messages: &[SqsMessage]) -> bool {
+    let sent_at = |message: &SqsMessage| {
+        let sent = message.attributes.get("SentTimestamp")?;
         Some(UNIX_EPOCH + Duration::from_millis(sent.parse().ok()?))
     };
     let oldest = messages.iter().filter_map(sent_at).min();
     let waited = oldest.and_then(|sent| SystemTime::now().duration_since(sent).ok());
-    messages.len() == BATCH as usize && waited.is_some_and(|waited| waited >= BEHIND)
+    messages.len() == BATCH && waited.is_some_and(|waited| waited >= BEHIND)
 }
 
 /// What a queue's messages mean for their orders.
@@ -110,10 +97,8 @@ pub enum Work {
 /// Where a pump takes its messages from, and where they wait for their turn.
 #[derive(Clone)]
 pub struct Source {
-    /// The client of the endpoint.
-    pub sqs: Client,
-    /// URL of the queue.
-    pub url: String,
+    /// The queue.
+    pub queue: Queue,
     /// Where its batches wait for their turn. Its number of places is what MaximumConcurrency is on Lambda.
     pub gate: Arc<Gate>,
     /// The class of these batches at the gate; 0 is the most urgent one.
@@ -128,7 +113,6 @@ pub async fn run(source: Source, handler: Handler, mut pause: watch::Receiver<bo
     let ahead = Arc::new(Semaphore::new(1));
     let mut batches = JoinSet::new();
     let mut was_behind = false;
-    let name: Arc<str> = source.url.rsplit('/').next().unwrap_or_default().into();
     loop {
         let mut paused = pause.clone();
         let ready = async {
@@ -149,8 +133,8 @@ pub async fn run(source: Source, handler: Handler, mut pause: watch::Receiver<bo
                 let turn = Arc::clone(&ahead).acquire_owned().await.expect("nobody closes it");
                 let receive = async {
                     match &source.work {
-                        Work::Begun(under_way) => under_way.watch(&mut was_behind, receive(&source)).await,
-                        Work::New(_) => receive(&source).await,
+                        Work::Begun(under_way) => under_way.watch(&mut was_behind, source.queue.receive()).await,
+                        Work::New(_) => source.queue.receive().await,
                     }
                 };
                 tokio::select! {
@@ -169,12 +153,12 @@ pub async fn run(source: Source, handler: Handler, mut pause: watch::Receiver<bo
         match received {
             Ok(messages) if messages.is_empty() => {}
             Ok(messages) => {
-                let is_full = messages.len() == BATCH as usize;
-                let (source, handler, name) = (source.clone(), Arc::clone(&handler), Arc::clone(&name));
+                let is_full = messages.len() == BATCH;
+                let (source, handler) = (source.clone(), Arc::clone(&handler));
                 batches.spawn(async move {
                     let place = source.gate.enter(source.class).await;
                     drop(turn);
-                    one_batch(&source, &handler, &name, messages).await;
+                    one_batch(&source.queue, &handler, messages).await;
                     drop(place);
                 });
                 while batches.try_join_next().is_some() {}
@@ -183,119 +167,71 @@ pub async fn run(source: Source, handler: Handler, mut pause: watch::Receiver<bo
                 }
             }
             Err(error) => {
-                tracing::warn!(queue = %name, "receiving failed, retrying: {error:#}");
+                tracing::warn!(queue = source.queue.name(), "receiving failed, retrying: {error:#}");
                 tokio::time::sleep(RECOVERY).await;
             }
         }
     }
     let ended = async { while batches.join_next().await.is_some() {} };
     if tokio::time::timeout(LAST_BATCHES, ended).await.is_err() {
-        tracing::warn!(queue = %name, "stopped with batches in progress; their messages will be redelivered");
+        tracing::warn!(
+            queue = source.queue.name(),
+            "stopped with batches in progress; their messages will be redelivered"
+        );
     }
 }
 
-async fn receive(source: &Source) -> anyhow::Result<Vec<Message>> {
-    let answer = source
-        .sqs
-        .receive_message()
-        .queue_url(&source.url)
-        .max_number_of_messages(BATCH)
-        .wait_time_seconds(LONG_POLL_S)
-        .set_message_system_attribute_names(Some(ATTRIBUTES.to_vec()))
-        .message_attribute_names(batch::ATTRIBUTE)
-        .customize()
-        .config_override(long_poll())
-        .send()
-        .await
-        .with_context(|| format!("receiving from {}", source.url))?;
-    Ok(answer.messages.unwrap_or_default())
-}
-
-async fn one_batch(source: &Source, handler: &Handler, name: &str, messages: Vec<Message>) {
+async fn one_batch(queue: &Queue, handler: &Handler, messages: Vec<SqsMessage>) {
     let handles: Vec<_> =
         messages.iter().map(|message| (message.message_id.clone(), message.receipt_handle.clone())).collect();
-    let response = handler(as_event(name, messages)).await;
+    let mut event = SqsEvent::default();
+    event.records = messages;
+    let response = handler(event).await;
     let failed = |id: &str| response.batch_item_failures.iter().any(|f| f.item_identifier == id);
-    let entries: Vec<_> = handles
+    let done: Vec<String> = handles
         .into_iter()
-        .enumerate()
-        .filter(|(_, (id, _))| !id.as_deref().is_some_and(failed))
-        .filter_map(|(n, (_, handle))| {
-            let entry = DeleteMessageBatchRequestEntry::builder().id(n.to_string());
-            entry.receipt_handle(handle.unwrap_or_default()).build().ok()
-        })
+        .filter(|(id, _)| !id.as_deref().is_some_and(failed))
+        .filter_map(|(_, handle)| handle)
         .collect();
-    if entries.is_empty() {
+    if done.is_empty() {
         return;
     }
-    let deleted = source.sqs.delete_message_batch().queue_url(&source.url).set_entries(Some(entries)).send().await;
-    match deleted {
-        Ok(answer) => {
-            if let Some(first) = answer.failed().first() {
-                let (count, code) = (answer.failed().len(), first.code());
-                tracing::warn!(
-                    queue = name,
-                    "{count} handled messages could not be deleted and will be redelivered: {code}"
-                );
-            }
-        }
+    match queue.delete(&done).await {
+        Ok(None) => {}
+        Ok(Some(Kept { count, code })) => tracing::warn!(
+            queue = queue.name(),
+            "{count} handled messages could not be deleted and will be redelivered: {code}"
+        ),
         Err(error) => {
-            let error = aws_sdk_sqs::error::DisplayErrorContext(error);
-            tracing::warn!(queue = name, "deleting failed, so handled messages will be redelivered: {error}");
+            tracing::warn!(queue = queue.name(), "deleting failed, so handled messages will be redelivered: {error:#}");
         }
     }
-}
-
-/// The batch as Lambda would pass it to a function.
-fn as_event(name: &str, messages: Vec<Message>) -> SqsEvent {
-    let record = |message: Message| {
-        let mut record = SqsMessage::default();
-        record.message_id = message.message_id;
-        record.receipt_handle = message.receipt_handle;
-        record.body = message.body;
-        record.md5_of_body = message.md5_of_body;
-        record.md5_of_message_attributes = message.md5_of_message_attributes;
-        let attributes = message.attributes.into_iter().flatten();
-        record.attributes = attributes.map(|(name, value)| (name.as_str().to_owned(), value)).collect();
-        record.message_attributes = message.message_attributes.into_iter().flatten().map(attribute).collect();
-        record.event_source = Some("aws:sqs".into());
-        record.event_source_arn = Some(format!("arn:aws:sqs:local:000000000000:{name}"));
-        record.aws_region = Some("local".into());
-        record
-    };
-    let mut event = SqsEvent::default();
-    event.records = messages.into_iter().map(record).collect();
-    event
-}
-
-/// A message attribute with a text; binary ones are not asked for.
-fn attribute((name, value): (String, MessageAttributeValue)) -> (String, SqsMessageAttribute) {
-    let mut attribute = SqsMessageAttribute::default();
-    attribute.data_type = Some(value.data_type);
-    attribute.string_value = value.string_value;
-    (name, attribute)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn message(sent: &str) -> SqsMessage {
+        let mut message = SqsMessage::default();
+        message.attributes.insert("SentTimestamp".into(), sent.into());
+        message
+    }
+
     #[test]
     fn a_queue_is_behind_if_a_full_batch_has_waited() {
-        let batch = |count: usize, waited: Duration| -> Vec<Message> {
+        let batch = |count: usize, waited: Duration| -> Vec<SqsMessage> {
             let sent = (SystemTime::now() - waited).duration_since(UNIX_EPOCH).unwrap().as_millis().to_string();
-            let message = Message::builder().attributes(MessageSystemAttributeName::SentTimestamp, sent).build();
-            vec![message; count]
+            vec![message(&sent); count]
         };
         let long = BEHIND * 40;
         assert!(are_behind(&batch(10, long)));
         assert!(!are_behind(&batch(9, long)), "that is all there is");
-        assert!(!are_behind(&vec![Message::builder().build(); 10]), "without a time of sending, its age is unknown");
+        assert!(!are_behind(&vec![SqsMessage::default(); 10]), "without a time of sending, its age is unknown");
         // The clock may go back.
         let ahead = SystemTime::now() + Duration::from_secs(9);
         let sent = ahead.duration_since(UNIX_EPOCH).unwrap().as_millis().to_string();
-        let message = Message::builder().attributes(MessageSystemAttributeName::SentTimestamp, sent).build();
-        assert!(!are_behind(&vec![message; 10]));
+        assert!(!are_behind(&vec![message(&sent); 10]));
         let mut mixed = vec![batch(1, Duration::ZERO).remove(0); 9];
         mixed.extend(batch(1, long));
         assert!(are_behind(&mixed), "the oldest counts");

@@ -6,6 +6,7 @@ use crate::functions::{Functions, Targets};
 use crate::http;
 use crate::predecessor;
 use crate::pump::{self, Source, UnderWay, Work};
+use crate::queue::{Place, Queue};
 use crate::queue_turns::Gate;
 use crate::start_error::StartError;
 use agent::agents::Means;
@@ -237,7 +238,9 @@ impl System {
         let live = Arc::new(Live(RwLock::new(Arc::new(Doors::new(&engine, &clients, &config, options.workflows)))));
         let elsewhere = |name: &str| options.urls.get(name).cloned();
         let runtime = agent_runtime(&config, elsewhere, &remotes_url, &means);
-        let agents = start_pumps(&mut tasks, &config, &clients, &engine, &live, runtime, &stopped);
+        let act = agent_handler(&Arc::new(runtime), &Arc::new(SqsMessenger::new(&clients, &config)));
+        let place = endpoints.clone().map_or_else(|| Place::Elsewhere(clients.sqs.clone()), Place::Here);
+        let agents = start_pumps(&mut tasks, &config, &place, &engine, &live, &act, &stopped);
         tasks.spawn(sweep(Arc::clone(&engine), config.shards, stopped.clone()));
         tasks.spawn(work(Arc::clone(&engine), stopped.clone()));
 
@@ -547,10 +550,10 @@ fn agent_runtime(
 fn start_pumps(
     tasks: &mut JoinSet<()>,
     config: &Config,
-    clients: &Clients,
+    place: &Place,
     engine: &Arc<Engine>,
     live: &Arc<Live>,
-    runtime: agent::Runtime,
+    act: &pump::Handler,
     stopped: &watch::Receiver<bool>,
 ) -> BTreeMap<String, watch::Sender<bool>> {
     let under_way = UnderWay::default();
@@ -565,8 +568,7 @@ fn start_pumps(
             let work = if is_new { Work::New } else { Work::Begun };
             let under_way = if class > 1 { UnderWay::default() } else { under_way.clone() };
             let source = Source {
-                sqs: clients.sqs.clone(),
-                url: config.queue_url(queue),
+                queue: Queue::new(place.clone(), config.queue_url(queue)),
                 gate: Arc::clone(&gate),
                 class,
                 work: work(under_way),
@@ -593,12 +595,9 @@ fn start_pumps(
         (queue::REPLIES.to_owned(), start(vec![queue::REPLIES.to_owned()], STORE_CONCURRENCY, schedule)),
         (queue::SUBMISSIONS.to_owned(), start(vec![queue::SUBMISSIONS.to_owned()], STORE_CONCURRENCY, accept)),
     ]);
-    let runtime = Arc::new(runtime);
-    let messenger = Arc::new(SqsMessenger::new(clients, config));
     let own = config.agents.iter().filter(|agent| !config.external_agents.contains(agent));
     for pool in own.flat_map(|agent| config.pools_of(agent)) {
-        let act = agent_handler(&runtime, &messenger);
-        switches.insert(pool.to_owned(), start(config.pool_queues(pool), AGENT_CONCURRENCY, act));
+        switches.insert(pool.to_owned(), start(config.pool_queues(pool), AGENT_CONCURRENCY, Arc::clone(act)));
     }
     switches
 }
