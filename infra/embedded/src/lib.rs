@@ -35,6 +35,8 @@
 //! receive that the end of the process cuts short does not count. After opening, all messages that were not deleted are
 //! visible once their delay is over. A queue's messages are in memory too.
 //!
+//! As on AWS, a message may be received before its send is answered. Its receiver does not wait for the disk.
+//!
 //! # Time
 //!
 //! Delays, visibility timeouts and timestamps follow tokio's clock, so they pass under a paused

@@ -76,8 +76,40 @@ async fn paused_clock_stands_still_during_commits() {
         send(&sqs, &url, &n.to_string()).await;
         common::dynamodb(&endpoints).list_tables().send().await.unwrap();
     }
-    assert_eq!(started.elapsed(), std::time::Duration::ZERO);
+    // A commit of messages waits for more of them.
+    assert!(started.elapsed() < std::time::Duration::from_millis(200), "{:?}", started.elapsed());
     assert!(!alarm.is_finished());
+}
+
+// Receivers do not wait for the disk. What they do with a message before it is stored must hold in the file as well.
+#[tokio::test(start_paused = true)]
+async fn what_happens_to_a_message_before_it_is_stored_is_stored_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let url = {
+        let endpoints = open(dir.path()).unwrap();
+        let sqs = sqs(&endpoints);
+        let url = queue(&sqs, "work", &[(Q::VisibilityTimeout, "600")]).await;
+        let syncs = endpoints.counts().syncs;
+        let both = async { tokio::join!(send(&sqs, &url, "deleted"), send(&sqs, &url, "received")) };
+        let handle = async {
+            let request = sqs.receive_message().queue_url(&url).max_number_of_messages(2).wait_time_seconds(20);
+            let got = request.send().await.unwrap().messages.unwrap();
+            assert_eq!(bodies(&got), ["deleted", "received"]);
+            assert_eq!(endpoints.counts().syncs, syncs, "they are not stored yet");
+            let [deleted, received] = &got[..] else { unreachable!("two") };
+            let delete = sqs.delete_message().queue_url(&url);
+            delete.receipt_handle(deleted.receipt_handle().unwrap()).send().await.unwrap();
+            let give = sqs.change_message_visibility().queue_url(&url).visibility_timeout(0);
+            give.receipt_handle(received.receipt_handle().unwrap()).send().await.unwrap();
+        };
+        tokio::join!(both, handle);
+        url
+    };
+    let sqs = sqs(&on_disk(dir.path()));
+    let got = receive(&sqs, &url).await;
+    assert_eq!(bodies(&got), ["received"]);
+    use aws_sdk_sqs::types::MessageSystemAttributeName as A;
+    assert_eq!(got[0].attributes().unwrap()[&A::ApproximateReceiveCount], "2");
 }
 
 /// A caller that stops waiting neither loses nor hides a message: the message is in the queue and in the file, or in

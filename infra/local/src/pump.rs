@@ -15,9 +15,12 @@ use tokio::task::JoinSet;
 /// A function that takes a batch.
 pub type Handler = Arc<dyn Fn(SqsEvent) -> BoxFuture<'static, Response> + Send + Sync>;
 
-/// Wait after a batch that was not full while others are in progress, so that the next one is fuller: calls cost time,
-/// not messages. A message that comes alone finds the pump waiting for it.
+/// Wait after a batch that was not full while more than [`FEW`] are in progress, so that the next one is fuller: calls cost
+/// time, not messages. A message that comes alone finds the pump waiting for it.
 const LINGER: Duration = Duration::from_millis(3);
+/// A batch is in progress until what it sent is stored, by then the messages that came of it are here. So an order that is
+/// alone has up to this many batches of a queue in progress.
+const FEW: usize = 4;
 /// Wait after a receive that failed. It is short, because messages of a restarted system lose time meanwhile: with a
 /// second here, an expired step ran again only 1.4 s after the restart.
 const RECOVERY: Duration = Duration::from_millis(200);
@@ -162,7 +165,7 @@ pub async fn run(source: Source, handler: Handler, mut pause: watch::Receiver<bo
                     drop(place);
                 });
                 while batches.try_join_next().is_some() {}
-                if !is_full && batches.len() > 1 {
+                if !is_full && batches.len() > FEW {
                     tokio::time::sleep(LINGER).await;
                 }
             }

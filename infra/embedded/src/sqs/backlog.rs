@@ -295,6 +295,13 @@ impl Backlog {
         Some(entry)
     }
 
+    /// Removes those of these messages that are still there.
+    pub fn forget(&mut self, rows: &[i64]) {
+        for row in rows {
+            self.remove(*row);
+        }
+    }
+
     pub fn clear(&mut self) {
         self.entries.clear();
         self.ready.clear();

@@ -1,4 +1,4 @@
-//! SendMessage and SendMessageBatch: a message is checked, stored, made visible, and then answered.
+//! SendMessage and SendMessageBatch: a message is checked, made visible, stored, and then answered.
 
 use std::sync::Arc;
 
@@ -113,21 +113,23 @@ impl Sqs {
         Ok((NewMessage { content, visible_ms: now_ms + delay_s * 1000 }, sent))
     }
 
-    /// Stores messages and then makes them visible.
-    async fn keep(&self, queue: &Arc<Queue>, messages: Vec<NewMessage>) -> Result<(), Error> {
+    /// Makes messages visible and stores them. Receivers need not wait for the file: the sender does, so a message that a
+    /// crash loses was never answered, and what came of it is what comes of a send whose answer is lost.
+    async fn keep(&self, queue: &Queue, messages: Vec<NewMessage>) -> Result<(), Error> {
         if messages.is_empty() {
             return Ok(());
         }
         let entries: Vec<_> =
             messages.iter().map(|new| (Entry::new(Arc::clone(&new.content)), new.visible_ms)).collect();
-        let (to, clock) = (Arc::clone(queue), Arc::clone(&self.clock));
-        let counters = Arc::clone(&self.counters);
-        self.store
-            .write(Write::Messages { queue: queue.id, messages }, move || {
-                counters.count(|counts| counts.messages_sent += entries.len() as u64);
-                to.push(entries, clock.now_ms());
-            })
-            .await?;
+        let rows: Vec<_> = messages.iter().map(|new| new.content.row).collect();
+        // In this order: a delete must find the message in the store's queue of writes, or behind it.
+        let stored = self.store.write(Write::Messages { queue: queue.id, messages }, || {});
+        self.counters.count(|counts| counts.messages_sent += rows.len() as u64);
+        queue.push(entries, self.clock.now_ms());
+        if let Err(error) = stored.await {
+            queue.lock().backlog.forget(&rows);
+            return Err(error.into());
+        }
         Ok(())
     }
 }
@@ -136,5 +138,38 @@ impl SendBody {
     fn size_bytes(&self) -> usize {
         let none = Attributes::new();
         size_bytes(&self.message_body, self.message_attributes.as_ref().unwrap_or(&none))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering;
+
+    use serde_json::{Value, json};
+
+    use crate::{Endpoints, Options, Service};
+
+    async fn call(endpoints: &Endpoints, operation: &str, request: Value) -> Result<Value, String> {
+        let answer = endpoints.call(Service::Sqs, operation, request.to_string().as_bytes()).await;
+        answer.map(|answer| serde_json::from_slice(&answer).unwrap()).map_err(|error| error.to_string())
+    }
+
+    // Its sender hears of an error and sends it again, so it must not stay as a second message.
+    #[tokio::test]
+    async fn a_message_that_cannot_be_stored_does_not_stay() {
+        let dir = tempfile::tempdir().unwrap();
+        let endpoints = Endpoints::open(&Options { data_dir: Some(dir.path().into()), ..Options::default() }).unwrap();
+        call(&endpoints, "CreateQueue", json!({"QueueName": "work"})).await.unwrap();
+        let message = json!({"QueueUrl": "work", "MessageBody": "x"});
+        call(&endpoints, "SendMessage", message.clone()).await.unwrap();
+        // The next message gets the same row, which the file has already.
+        let sqs = &endpoints.0.sqs;
+        sqs.named("work").unwrap().lock().backlog.clear();
+        sqs.next_row.fetch_sub(1, Ordering::Relaxed);
+        let refused = call(&endpoints, "SendMessage", message.clone()).await.unwrap_err();
+        assert!(refused.contains("could not be written"), "{refused}");
+        assert_eq!(endpoints.queue_stats()[0].visible, 0);
+        call(&endpoints, "SendMessage", message).await.unwrap();
+        assert_eq!(endpoints.queue_stats()[0].visible, 1);
     }
 }

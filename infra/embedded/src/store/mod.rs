@@ -40,6 +40,10 @@ use crate::dynamodb::log_of;
 /// Longest time that a lazy write waits for another commit. Milliseconds.
 const LAZY_MS: u64 = 50;
 
+/// Time that the commit of messages waits for more of them. Receivers have the messages already, so only senders wait, and a
+/// commit less leaves the disk to the tables. Milliseconds.
+const GATHER_MS: u64 = 1;
+
 /// Number of lazy writes that are enough for a separate commit.
 const LAZY_MANY: usize = 1000;
 
@@ -174,13 +178,16 @@ impl Writer {
         then: Box<dyn FnOnce() + Send>,
     ) -> oneshot::Receiver<Result<(), WriteError>> {
         let (answer, answered) = oneshot::channel();
+        let gathers = matches!(write, Write::Messages { .. });
         let start = {
             let mut pending = writer.pending();
             pending.awaited.push(Awaited { write, then, answer });
             !std::mem::replace(&mut pending.running, true)
         };
-        if start {
-            Self::start(writer);
+        match (start, gathers) {
+            (true, true) => Self::start_after_gathering(writer),
+            (true, false) => Self::start(writer),
+            (false, _) => {}
         }
         answered
     }
@@ -188,6 +195,14 @@ impl Writer {
     fn start(writer: &Arc<Self>) {
         let mut run = Run { writer: Arc::clone(writer), finished: false };
         tokio::task::spawn_blocking(move || run.until_nothing_waits());
+    }
+
+    fn start_after_gathering(writer: &Arc<Self>) {
+        let mut run = Run { writer: Arc::clone(writer), finished: false };
+        tokio::spawn(async move {
+            tokio::time::sleep(Duration::from_millis(GATHER_MS)).await;
+            tokio::task::spawn_blocking(move || run.until_nothing_waits());
+        });
     }
 
     fn start_after_a_while(writer: &Arc<Self>) {
@@ -234,12 +249,19 @@ struct Run {
 
 impl Run {
     fn until_nothing_waits(&mut self) {
-        loop {
+        for is_first in std::iter::once(true).chain(std::iter::repeat(false)) {
             let (awaited, lazy) = {
                 let mut pending = self.writer.pending();
-                if pending.awaited.is_empty() && pending.lazy.is_empty() {
+                let is_enough = is_first || pending.lazy.len() >= LAZY_MANY;
+                if pending.awaited.is_empty() && (pending.lazy.is_empty() || !is_enough) {
                     pending.running = false;
                     self.finished = true;
+                    // What came during the commit waits for the next one, as if it had come now.
+                    let waits = !pending.lazy.is_empty() && !std::mem::replace(&mut pending.waiting, true);
+                    drop(pending);
+                    if waits {
+                        Writer::start_after_a_while(&self.writer);
+                    }
                     return;
                 }
                 (std::mem::take(&mut pending.awaited), std::mem::take(&mut pending.lazy))
@@ -288,5 +310,52 @@ impl Drop for Writer {
         if let Err(error) = self.commit(&[], &lazy) {
             tracing::warn!("queues: the last deletes were lost, so messages will be redelivered: {error}");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn opened(dir: &Path) -> (Store, Arc<Counters>) {
+        let counters = Arc::new(Counters::default());
+        let lock = Arc::new(File::create(dir.join("lock")).unwrap());
+        let path = dir.join("queues.db");
+        let (store, _) = Store::open(&path, Durability::Full, false, lock, Arc::clone(&counters)).unwrap();
+        (store, counters)
+    }
+
+    fn bus() -> Write {
+        Write::Bus { name: "x".into(), created_ms: 0 }
+    }
+
+    // An order that is alone would wait for it with its next message.
+    #[tokio::test(start_paused = true)]
+    async fn a_delete_during_a_commit_causes_no_commit_of_its_own_for_a_while() {
+        let dir = tempfile::tempdir().unwrap();
+        let (store, counters) = opened(dir.path());
+        let deletes = store.clone();
+        let during = move || deletes.write_later([(1, Lazy::Delete)]);
+        store.write(bus(), during).await.unwrap();
+        store.write(bus(), || {}).await.unwrap();
+        assert_eq!(counters.snapshot().syncs, 2, "the second commit has it");
+        let deletes = store.clone();
+        store.write(bus(), move || deletes.write_later([(2, Lazy::Delete)])).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(LAZY_MS / 2)).await;
+        assert_eq!(counters.snapshot().syncs, 3);
+        // The clock stands still during a commit.
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        assert_eq!(counters.snapshot().syncs, 4, "once");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn many_deletes_during_a_commit_are_stored_at_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let (store, counters) = opened(dir.path());
+        let deletes = store.clone();
+        let many = move || deletes.write_later((0..LAZY_MANY as i64).map(|row| (row, Lazy::Delete)));
+        store.write(bus(), many).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(LAZY_MS / 2)).await;
+        assert_eq!(counters.snapshot().syncs, 2);
     }
 }

@@ -78,16 +78,24 @@ pub(super) fn commit<'a>(
         apply_lazy(&transaction, *row, write)?;
     }
     for write in awaited {
-        apply(&transaction, write)?;
+        apply(&transaction, write, lazy)?;
     }
     transaction.commit()
 }
 
-fn apply(on: &Transaction<'_>, write: &Write) -> rusqlite::Result<()> {
+fn apply(on: &Transaction<'_>, write: &Write, lazy: &HashMap<i64, Lazy>) -> rusqlite::Result<()> {
     match write {
         Write::Messages { queue, messages } => {
             for message in messages {
-                insert(on, *queue, message)?;
+                // Receivers did not wait for this commit.
+                match lazy.get(&message.content.row) {
+                    Some(Lazy::Delete) => {}
+                    Some(update) => {
+                        insert(on, *queue, message)?;
+                        apply_lazy(on, message.content.row, update)?;
+                    }
+                    None => insert(on, *queue, message)?,
+                }
             }
             return Ok(());
         }
