@@ -108,7 +108,7 @@ pub struct New {
     pub stepwarden: Option<String>,
 }
 
-/// What the agent of a new folder is written in.
+/// The language of the agent in a new folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Lang {
     /// An agent in Python, without dependencies.
