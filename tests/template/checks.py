@@ -1149,7 +1149,7 @@ def alerts_name_sections_of_the_runbook(stack):
 @check
 def every_section_of_the_runbook_is_complete(stack):
     for name, text in source.runbook_texts().items():
-        for part in ("Means", "Look at", "Do", "Over when"):
+        for part in ("Means", "Look at", "Do", "Resolved when"):
             if f"\n**{part}.** " not in text:
                 yield f"docs/runbook.md: `{name}` has no part `{part}`"
     # The runbook sends people to queues, tables, functions and parameters; they have to be there.
