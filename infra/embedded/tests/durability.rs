@@ -112,6 +112,23 @@ async fn what_happens_to_a_message_before_it_is_stored_is_stored_too() {
     assert_eq!(got[0].attributes().unwrap()[&A::ApproximateReceiveCount], "2");
 }
 
+// What is sent while a purge is stored comes after it in the file.
+#[tokio::test]
+async fn a_message_sent_during_a_purge_stays_in_file_and_queue() {
+    let dir = tempfile::tempdir().unwrap();
+    {
+        let endpoints = on_disk(dir.path());
+        let sqs = sqs(&endpoints);
+        let url = queue(&sqs, "work", &[]).await;
+        send(&sqs, &url, "before").await;
+        let purge = async { sqs.purge_queue().queue_url(&url).send().await.unwrap() };
+        tokio::join!(biased; purge, send(&sqs, &url, "during"));
+        let got = receive(&sqs, &url).await;
+        assert_eq!(bodies(&got), ["during"]);
+    }
+    assert_eq!(on_disk(dir.path()).queue_stats()[0].visible, 1);
+}
+
 /// A caller that stops waiting neither loses nor hides a message: the message is in the queue and in the file, or in
 /// neither.
 #[tokio::test(flavor = "multi_thread")]

@@ -115,9 +115,11 @@ impl Sqs {
         let request: QueueOnly = parse(body)?;
         let queue = self.queue(&request.queue_url)?;
         let purged = Arc::clone(&queue);
+        // A message that is sent from now on is stored after the purge, so it must stay here as well.
+        let rows = queue.lock().backlog.rows();
         self.store
             .write(Write::Purge { queue: queue.id }, move || {
-                purged.lock().backlog.clear();
+                purged.lock().backlog.forget(&rows);
             })
             .await?;
         Ok(Answer::empty())

@@ -295,6 +295,11 @@ impl Backlog {
         Some(entry)
     }
 
+    /// All messages.
+    pub fn rows(&self) -> Vec<i64> {
+        self.entries.keys().copied().collect()
+    }
+
     /// Removes those of these messages that are still there.
     pub fn forget(&mut self, rows: &[i64]) {
         for row in rows {
