@@ -18,7 +18,7 @@ pub type Handler = Arc<dyn Fn(SqsEvent) -> BoxFuture<'static, Response> + Send +
 /// Wait after a batch that was not full while more than [`FEW`] are in progress, so that the next one is fuller: calls cost
 /// time, not messages. A message that comes alone finds the pump waiting for it.
 const LINGER: Duration = Duration::from_millis(3);
-/// A batch is in progress until what it sent is stored, by then the messages that came of it are here. So an order that is
+/// A batch is in progress until what it sent is stored; by then the messages that came of it are here. So an order that is
 /// alone has up to this many batches of a queue in progress.
 const FEW: usize = 4;
 /// Wait after a receive that failed. It is short, because messages of a restarted system lose time meanwhile: with a
