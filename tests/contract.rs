@@ -68,12 +68,27 @@ struct Place {
 impl Place {
     /// Fresh tables, and queues where there are any.
     async fn new() -> Self {
-        let endpoint = Endpoint::chosen();
-        let embedded = (endpoint == Endpoint::Embedded).then(|| Endpoints::open(&Default::default()).unwrap());
+        let embedded =
+            (Endpoint::chosen() == Endpoint::Embedded).then(|| Endpoints::open(&Default::default()).unwrap());
         let clients = match &embedded {
             Some(endpoints) => Clients::embedded(endpoints.http_client()),
             None => Clients::from_env().await,
         };
+        Self::with(clients, embedded).await
+    }
+
+    /// Each way to call the chosen endpoints: the embedded ones also without the SDK, as a laptop does.
+    async fn each() -> Vec<Self> {
+        let mut places = vec![Self::new().await];
+        if places[0].embedded.is_some() {
+            let endpoints = Endpoints::open(&Default::default()).unwrap();
+            places.push(Self::with(Clients::in_process(endpoints.connector()), Some(endpoints)).await);
+        }
+        places
+    }
+
+    async fn with(clients: Clients, embedded: Option<Endpoints>) -> Self {
+        let endpoint = Endpoint::chosen();
         let prefix = format!("contract-{}-", instance());
         let names = [
             ("ORDERS_TABLE", format!("{prefix}orders")),
@@ -155,7 +170,9 @@ impl messenger::Place for Place {
 
 #[tokio::test]
 async fn the_state_store_keeps_the_contract() {
-    contract::store::suite(&Place::new().await.store).await;
+    for place in Place::each().await {
+        contract::store::suite(&place.store).await;
+    }
 }
 
 // Keys of a batch that DynamoDB leaves unprocessed are requested again; only those that stay unprocessed are an outage.
@@ -218,7 +235,12 @@ async fn a_batch_that_is_answered_in_part_is_asked_for_again() {
 // written, it is repeated consistently.
 #[tokio::test]
 async fn an_input_that_a_cheap_read_misses_is_found() {
-    let place = Place::new().await;
+    for place in Place::each().await {
+        finds_what_a_cheap_read_misses(&place).await;
+    }
+}
+
+async fn finds_what_a_cheap_read_misses(place: &Place) {
     let Some(embedded) = &place.embedded else { return };
     let mut tasks = Vec::new();
     for n in 0..3 {
@@ -245,29 +267,37 @@ async fn an_input_that_a_cheap_read_misses_is_found() {
 
 #[tokio::test]
 async fn records_have_dynamodbs_limits() {
-    contract::store::sizes(&Place::new().await.store).await;
+    for place in Place::each().await {
+        contract::store::sizes(&place.store).await;
+    }
 }
 
 #[tokio::test]
 async fn what_waits_for_a_person_is_found_until_it_does_not() {
-    contract::store::attention(&Place::new().await.store).await;
+    for place in Place::each().await {
+        contract::store::attention(&place.store).await;
+    }
 }
 
 #[tokio::test]
 async fn how_agents_and_queues_stand_is_kept_entry_by_entry() {
-    let store = Place::new().await.store;
-    contract::store::agents(&store, async |name, pause| store.set_agent(name, pause).await).await;
+    for Place { store, .. } in Place::each().await {
+        contract::store::agents(&store, async |name, pause| store.set_agent(name, pause).await).await;
+    }
 }
 
 #[tokio::test]
 async fn the_lease_store_keeps_the_contract() {
-    contract::lease::suite(&Place::new().await.store).await;
+    for place in Place::each().await {
+        contract::lease::suite(&place.store).await;
+    }
 }
 
 #[tokio::test]
 async fn the_messenger_keeps_the_contract() {
-    let Some(place) = Place::with_queues().await else { return };
-    messenger::suite(&place).await;
+    for place in Place::each().await.into_iter().filter(|place| place.endpoint.has_queues()) {
+        messenger::suite(&place).await;
+    }
 }
 
 // An entry that another program has damaged does not affect the others, and a paused agent stays paused.

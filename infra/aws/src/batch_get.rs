@@ -2,9 +2,11 @@
 
 use crate::item::Item;
 use crate::sdk_error::unavailable;
-use crate::sent::Sent;
+use crate::sent::{Caller, Sent};
 use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::error::{DisplayErrorContext, ProvideErrorMetadata};
+use aws_sdk_dynamodb::operation::batch_get_item::BatchGetItemInput;
+use aws_sdk_dynamodb::operation::get_item::GetItemInput;
 use aws_sdk_dynamodb::types::{AttributeValue, KeysAndAttributes};
 use futures::future::join_all;
 use shared::ports::Error;
@@ -36,13 +38,13 @@ impl<'a> Source<'a> {
 
 /// Reads of items, from any table.
 #[derive(Clone, Debug)]
-pub(crate) struct Reads(pub Client);
+pub(crate) struct Reads(pub Caller<Client>);
 
 impl Reads {
     /// The item under `key`; `what` names it in errors.
     pub(crate) async fn get(&self, from: Source<'_>, key: Item, what: &str) -> Read {
-        let request = self.0.get_item().table_name(from.table).set_key(Some(key));
-        let answer = request.consistent_read(from.is_consistent).sent().await;
+        let request = GetItemInput::builder().table_name(from.table).set_key(Some(key));
+        let answer = request.consistent_read(from.is_consistent).sent(&self.0).await;
         Ok(answer.map_err(|e| unavailable(what, e))?.item)
     }
 
@@ -94,7 +96,7 @@ impl Reads {
             let asked = std::mem::take(&mut left);
             let wanted = KeysAndAttributes::builder().set_keys(Some(asked.clone())).consistent_read(from.is_consistent);
             let wanted = wanted.build().expect("keys are set");
-            let answer = match self.0.batch_get_item().request_items(from.table, wanted).sent().await {
+            let answer = match BatchGetItemInput::builder().request_items(from.table, wanted).sent(&self.0).await {
                 Ok(answer) => answer,
                 // One key that DynamoDB refuses must not fail the others, nor must a role older than this program.
                 Err(error) if matches!(error.code(), Some("ValidationException" | "AccessDeniedException")) => {

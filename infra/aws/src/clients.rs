@@ -1,11 +1,12 @@
 //! The SDK clients, with explicit timeouts and attempts.
 
+use crate::sent::Caller;
 use aws_config::retry::RetryConfig;
 use aws_config::stalled_stream_protection::StalledStreamProtectionConfig;
 use aws_config::timeout::TimeoutConfig;
 use aws_config::{BehaviorVersion, Region, SdkConfig};
 use aws_smithy_http_client::tls;
-use aws_smithy_runtime_api::client::http::SharedHttpClient;
+use aws_smithy_runtime_api::client::http::{SharedHttpClient, SharedHttpConnector, http_client_fn};
 use futures::future::BoxFuture;
 use std::time::Duration;
 
@@ -27,11 +28,11 @@ const POLL_TIMEOUT: Duration = Duration::from_secs(30);
 #[derive(Clone, Debug)]
 pub struct Clients {
     /// Tables.
-    pub dynamodb: aws_sdk_dynamodb::Client,
+    pub dynamodb: Caller<aws_sdk_dynamodb::Client>,
     /// Queues.
-    pub sqs: aws_sdk_sqs::Client,
+    pub sqs: Caller<aws_sdk_sqs::Client>,
     /// The event bus.
-    pub eventbridge: aws_sdk_eventbridge::Client,
+    pub eventbridge: Caller<aws_sdk_eventbridge::Client>,
     /// The configuration they share, for a client that only one function needs.
     pub sdk: SdkConfig,
 }
@@ -64,6 +65,37 @@ impl Clients {
         Self::without_signatures(http, "http://127.0.0.1")
     }
 
+    /// The same, and the calls of an order's path go to `connector` without the SDK ([`crate::sent`]).
+    #[must_use]
+    pub fn in_process(connector: SharedHttpConnector) -> Self {
+        let http = {
+            let connector = connector.clone();
+            http_client_fn(move |_, _| connector.clone())
+        };
+        let clients = Self::embedded(http);
+        Self {
+            dynamodb: clients.dynamodb.here(connector.clone(), CALL_TIMEOUT),
+            sqs: clients.sqs.here(connector.clone(), CALL_TIMEOUT),
+            eventbridge: clients.eventbridge.here(connector, CALL_TIMEOUT),
+            sdk: clients.sdk,
+        }
+    }
+
+    /// For receives that wait for messages: an answer comes after SQS's longest poll of 20 s, and is not a stalled stream
+    /// meanwhile. Only for those: a send or a delete must not wait as long.
+    #[must_use]
+    pub fn long_polls(&self) -> Caller<aws_sdk_sqs::Client> {
+        let patient =
+            timeouts().to_builder().operation_attempt_timeout(POLL_ATTEMPT_TIMEOUT).operation_timeout(POLL_TIMEOUT);
+        let config = self
+            .sqs
+            .config()
+            .to_builder()
+            .timeout_config(patient.build())
+            .stalled_stream_protection(StalledStreamProtectionConfig::disabled());
+        self.sqs.with(aws_sdk_sqs::Client::from_conf(config.build()), POLL_TIMEOUT)
+    }
+
     fn without_signatures(http: SharedHttpClient, url: &str) -> Self {
         let config = SdkConfig::builder()
             .behavior_version(BehaviorVersion::latest())
@@ -79,20 +111,23 @@ impl Clients {
         Self {
             dynamodb: aws_sdk_dynamodb::Client::from_conf(
                 aws_sdk_dynamodb::config::Builder::from(&config).allow_no_auth().build(),
-            ),
-            sqs: aws_sdk_sqs::Client::from_conf(aws_sdk_sqs::config::Builder::from(&config).allow_no_auth().build()),
+            )
+            .into(),
+            sqs: aws_sdk_sqs::Client::from_conf(aws_sdk_sqs::config::Builder::from(&config).allow_no_auth().build())
+                .into(),
             eventbridge: aws_sdk_eventbridge::Client::from_conf(
                 aws_sdk_eventbridge::config::Builder::from(&config).allow_no_auth().build(),
-            ),
+            )
+            .into(),
             sdk: config,
         }
     }
 
     fn new(config: &SdkConfig) -> Self {
         Self {
-            dynamodb: aws_sdk_dynamodb::Client::new(config),
-            sqs: aws_sdk_sqs::Client::new(config),
-            eventbridge: aws_sdk_eventbridge::Client::new(config),
+            dynamodb: aws_sdk_dynamodb::Client::new(config).into(),
+            sqs: aws_sdk_sqs::Client::new(config).into(),
+            eventbridge: aws_sdk_eventbridge::Client::new(config).into(),
             sdk: config.clone(),
         }
     }
@@ -106,17 +141,6 @@ pub(crate) fn http_client() -> SharedHttpClient {
         .build_https()
 }
 
-/// Settings of a receive that waits for messages, for `config_override`: its answer comes after SQS's longest poll of
-/// 20 s, and it is not a stalled stream meanwhile. For this call only: a send or a delete must not wait as long.
-#[must_use]
-pub fn long_poll() -> aws_sdk_sqs::config::Builder {
-    let patient =
-        timeouts().to_builder().operation_attempt_timeout(POLL_ATTEMPT_TIMEOUT).operation_timeout(POLL_TIMEOUT);
-    aws_sdk_sqs::Config::builder()
-        .timeout_config(patient.build())
-        .stalled_stream_protection(StalledStreamProtectionConfig::disabled())
-}
-
 fn timeouts() -> TimeoutConfig {
     TimeoutConfig::builder()
         .connect_timeout(CONNECT_TIMEOUT)
@@ -128,12 +152,18 @@ fn timeouts() -> TimeoutConfig {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sent::Sent;
+    use aws_sdk_dynamodb::error::ProvideErrorMetadata;
+    use aws_sdk_dynamodb::operation::get_item::GetItemInput;
+    use aws_sdk_eventbridge::operation::put_events::PutEventsInput;
+    use aws_sdk_sqs::operation::receive_message::ReceiveMessageInput;
+    use aws_sdk_sqs::operation::send_message_batch::SendMessageBatchInput;
     use aws_sdk_sqs::types::SendMessageBatchRequestEntry;
-    use aws_smithy_runtime_api::client::http::{
-        HttpConnector, HttpConnectorFuture, SharedHttpConnector, http_client_fn,
-    };
+    use aws_smithy_runtime_api::client::http::{HttpConnector, HttpConnectorFuture};
     use aws_smithy_runtime_api::client::orchestrator::{HttpRequest, HttpResponse};
     use aws_smithy_types::body::SdkBody;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
     use tokio::time::Instant;
 
     /// A service that accepts calls and answers after a while, if at all.
@@ -153,8 +183,40 @@ mod tests {
         }
     }
 
-    fn clients(slow: Slow) -> Clients {
-        Clients::embedded(http_client_fn(move |_, _| SharedHttpConnector::new(slow)))
+    /// Clients that call it through the SDK, and without.
+    fn clients(slow: Slow) -> [Clients; 2] {
+        let connector = SharedHttpConnector::new(slow);
+        [Clients::embedded(http_client_fn(move |_, _| SharedHttpConnector::new(slow))), Clients::in_process(connector)]
+    }
+
+    /// A service that answers each call with an error, and counts them.
+    #[derive(Clone, Debug, Default)]
+    struct Failing(Arc<AtomicU32>);
+
+    impl HttpConnector for Failing {
+        fn call(&self, _request: HttpRequest) -> HttpConnectorFuture {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            let error = r#"{"__type": "InternalServerError", "message": "no space left"}"#;
+            let status = http::StatusCode::INTERNAL_SERVER_ERROR.into();
+            HttpConnectorFuture::ready(Ok(HttpResponse::new(status, SdkBody::from(error))))
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_fails_in_this_process_fails_at_once_and_as_it_would_through_the_sdk() {
+        let failing = Failing::default();
+        let connector = SharedHttpConnector::new(failing.clone());
+        let through = {
+            let connector = connector.clone();
+            Clients::embedded(http_client_fn(move |_, _| connector.clone()))
+        };
+        for (clients, attempts) in [(through, ATTEMPTS), (Clients::in_process(connector), 1)] {
+            let error = GetItemInput::builder().table_name("t").sent(&clients.dynamodb).await.unwrap_err();
+            assert_eq!(failing.0.swap(0, Ordering::Relaxed), attempts);
+            assert!(error.as_service_error().unwrap().is_internal_server_error(), "{error:?}");
+            assert_eq!((error.code(), error.message()), (Some("InternalServerError"), Some("no space left")));
+            assert_eq!(error.raw_response().unwrap().status().as_u16(), 500);
+        }
     }
 
     /// Shortest time of a function, in template.yaml. A scheduler loads, saves and sends within it.
@@ -163,36 +225,40 @@ mod tests {
     // A send that is given up late is one whose function is killed after its save.
     #[tokio::test(start_paused = true)]
     async fn no_call_to_a_silent_service_takes_a_quarter_of_a_function() {
-        let Clients { dynamodb, sqs, eventbridge, .. } = clients(Slow(None));
-        let entry = SendMessageBatchRequestEntry::builder().id("0").message_body("x").build().unwrap();
-        let begun = Instant::now();
         let took = |what: &str, is_err: bool, begun: Instant| {
             assert!(is_err, "{what}");
             assert!(begun.elapsed() < FUNCTION / 4, "{what}: {:?}", begun.elapsed());
             Instant::now()
         };
-        let sent = sqs.send_message_batch().queue_url("http://q/a").entries(entry).send().await;
-        let begun = took("SendMessageBatch", sent.is_err(), begun);
-        let deleted = sqs.delete_message().queue_url("http://q/a").receipt_handle("x").send().await;
-        let begun = took("DeleteMessage", deleted.is_err(), begun);
-        let received = sqs.receive_message().queue_url("http://q/a").wait_time_seconds(0).send().await;
-        let begun = took("ReceiveMessage without a wait", received.is_err(), begun);
-        let put = eventbridge.put_events().set_entries(Some(vec![])).send().await;
-        let begun = took("PutEvents", put.is_err(), begun);
-        let read = dynamodb.list_tables().send().await;
-        took("ListTables", read.is_err(), begun);
+        for Clients { dynamodb, sqs, eventbridge, .. } in clients(Slow(None)) {
+            let entry = SendMessageBatchRequestEntry::builder().id("0").message_body("x").build().unwrap();
+            let begun = Instant::now();
+            let send = SendMessageBatchInput::builder().queue_url("http://q/a").entries(entry);
+            let begun = took("SendMessageBatch", send.sent(&sqs).await.is_err(), begun);
+            let deleted = sqs.delete_message().queue_url("http://q/a").receipt_handle("x").send().await;
+            let begun = took("DeleteMessage", deleted.is_err(), begun);
+            let receive = ReceiveMessageInput::builder().queue_url("http://q/a").wait_time_seconds(0);
+            let begun = took("ReceiveMessage without a wait", receive.sent(&sqs).await.is_err(), begun);
+            let put = PutEventsInput::builder().set_entries(Some(vec![]));
+            let begun = took("PutEvents", put.sent(&eventbridge).await.is_err(), begun);
+            let read = dynamodb.list_tables().send().await;
+            took("ListTables", read.is_err(), begun);
+        }
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_long_poll_outlives_the_longest_wait_of_sqs() {
-        let receive = |seconds| {
-            let sqs = clients(Slow(Some(Duration::from_secs(seconds)))).sqs;
-            let receive = sqs.receive_message().queue_url("http://q/a").wait_time_seconds(20);
-            receive.customize().config_override(long_poll()).send()
+        let receive = |clients: &Clients| {
+            let receive = ReceiveMessageInput::builder().queue_url("http://q/a").wait_time_seconds(20);
+            receive.sent(&clients.long_polls())
         };
-        assert!(receive(20).await.is_ok());
-        let begun = Instant::now();
-        assert!(receive(1000).await.is_err());
-        assert!(begun.elapsed() <= Duration::from_secs(35), "{:?}", begun.elapsed());
+        for clients in clients(Slow(Some(Duration::from_secs(20)))) {
+            assert!(receive(&clients).await.is_ok());
+        }
+        for clients in clients(Slow(Some(Duration::from_secs(1000)))) {
+            let begun = Instant::now();
+            assert!(receive(&clients).await.is_err());
+            assert!(begun.elapsed() <= Duration::from_secs(35), "{:?}", begun.elapsed());
+        }
     }
 }

@@ -5,7 +5,8 @@ use crate::item::{Item, s};
 use crate::sdk_error::{CONDITION, CONFLICT, is_done, unavailable};
 use crate::sent::Sent;
 use crate::state_store::DynamoStore;
-use aws_sdk_dynamodb::operation::update_item::builders::UpdateItemFluentBuilder;
+use aws_sdk_dynamodb::operation::update_item::UpdateItemInput;
+use aws_sdk_dynamodb::operation::update_item::builders::UpdateItemInputBuilder;
 use aws_sdk_dynamodb::types::AttributeValue;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -50,11 +51,11 @@ impl DynamoStore {
             Some(pause) => self.set_entry(PAUSED, name, pause),
             None => self.update_entry(PAUSED, name).update_expression("REMOVE #entry"),
         };
-        update.sent().await.map(drop).map_err(|e| unavailable(KEY, e))
+        update.sent(&self.client).await.map(drop).map_err(|e| unavailable(KEY, e))
     }
 
     pub(crate) async fn set_wait(&self, queue: &str, waits: &Waits) -> Result<(), Error> {
-        self.set_entry(WAIT, queue, waits).sent().await.map(drop).map_err(|e| unavailable(KEY, e))
+        self.set_entry(WAIT, queue, waits).sent(&self.client).await.map(drop).map_err(|e| unavailable(KEY, e))
     }
 
     pub(crate) async fn replace_strain(
@@ -70,15 +71,15 @@ impl DynamoStore {
                 update.condition_expression("#entry = :seen").expression_attribute_values(":seen", json(seen))
             }
         };
-        is_done(KEY, update.sent().await, &[CONDITION, CONFLICT])
+        is_done(KEY, update.sent(&self.client).await, &[CONDITION, CONFLICT])
     }
 
-    fn update_entry(&self, prefix: &str, name: &str) -> UpdateItemFluentBuilder {
-        let update = self.client.update_item().table_name(&self.state_table).key("pk", s(KEY));
+    fn update_entry(&self, prefix: &str, name: &str) -> UpdateItemInputBuilder {
+        let update = UpdateItemInput::builder().table_name(&self.state_table).key("pk", s(KEY));
         update.expression_attribute_names("#entry", format!("{prefix}{name}"))
     }
 
-    fn set_entry(&self, prefix: &str, name: &str, value: &impl Serialize) -> UpdateItemFluentBuilder {
+    fn set_entry(&self, prefix: &str, name: &str, value: &impl Serialize) -> UpdateItemInputBuilder {
         let update = self.update_entry(prefix, name).update_expression("SET #entry = :entry");
         update.expression_attribute_values(":entry", json(value))
     }

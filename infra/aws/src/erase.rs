@@ -4,6 +4,7 @@ use crate::item::{self, Item, n, s};
 use crate::sdk_error::unavailable;
 use crate::sent::Sent;
 use crate::state_store::{AS_SEEN, DynamoStore};
+use aws_sdk_dynamodb::operation::query::QueryInput;
 use aws_sdk_dynamodb::types::{Delete, Put, TransactWriteItem, Update};
 use shared::order::Id;
 use shared::outputs;
@@ -91,13 +92,13 @@ impl DynamoStore {
         let what = format!("the orders that {id} started");
         let (mut found, mut start) = (Vec::new(), None);
         loop {
-            let query = self.client.query().table_name(&self.orders_table).consistent_read(true);
+            let query = QueryInput::builder().table_name(&self.orders_table).consistent_read(true);
             let query = query
                 .key_condition_expression("#bucket = :bucket")
                 .expression_attribute_names("#bucket", "bucket")
                 .expression_attribute_values(":bucket", s(item::children_of(id)))
                 .set_exclusive_start_key(start);
-            let answer = query.sent().await.map_err(|e| unavailable(&what, e))?;
+            let answer = query.sent(&self.client).await.map_err(|e| unavailable(&what, e))?;
             for item in answer.items() {
                 found.push(Kept::of(item)?);
             }

@@ -2,8 +2,10 @@
 
 use crate::item::{n, number, s, text, time};
 use crate::sdk_error::{CONDITION, is_done, unavailable};
-use crate::sent::Sent;
+use crate::sent::{Caller, Sent};
 use aws_sdk_dynamodb::Client;
+use aws_sdk_dynamodb::operation::get_item::GetItemInput;
+use aws_sdk_dynamodb::operation::put_item::PutItemInput;
 use leader::{Error, Lease, LeaseStore};
 
 /// Leases in any table whose partition key is the string `pk`, usable without the rest of Stepwarden.
@@ -12,15 +14,15 @@ use leader::{Error, Lease, LeaseStore};
 /// the token must outlive its holders.
 #[derive(Clone, Debug)]
 pub struct DynamoLeases {
-    client: Client,
+    client: Caller<Client>,
     table: String,
 }
 
 impl DynamoLeases {
     /// The leases in `table`.
     #[must_use]
-    pub fn new(client: Client, table: impl Into<String>) -> Self {
-        Self { client, table: table.into() }
+    pub fn new(client: impl Into<Caller<Client>>, table: impl Into<String>) -> Self {
+        Self { client: client.into(), table: table.into() }
     }
 }
 
@@ -31,8 +33,10 @@ fn key(name: &str) -> String {
 impl LeaseStore for DynamoLeases {
     async fn read(&self, name: &str) -> Result<Option<Lease>, Error> {
         let what = format!("lease {name}");
-        let request = self.client.get_item().table_name(&self.table).key("pk", s(key(name))).consistent_read(true);
-        let Some(item) = request.sent().await.map_err(|e| unavailable(&what, e))?.item else { return Ok(None) };
+        let request = GetItemInput::builder().table_name(&self.table).key("pk", s(key(name))).consistent_read(true);
+        let Some(item) = request.sent(&self.client).await.map_err(|e| unavailable(&what, e))?.item else {
+            return Ok(None);
+        };
         Ok(Some(Lease {
             name: name.to_owned(),
             holder: text(&item, "holder", &what)?.to_owned(),
@@ -42,9 +46,7 @@ impl LeaseStore for DynamoLeases {
     }
 
     async fn replace(&self, lease: &Lease, seen: Option<&Lease>) -> Result<bool, Error> {
-        let put = self
-            .client
-            .put_item()
+        let put = PutItemInput::builder()
             .table_name(&self.table)
             .item("pk", s(key(&lease.name)))
             .item("holder", s(&lease.holder))
@@ -59,6 +61,6 @@ impl LeaseStore for DynamoLeases {
                 .expression_attribute_values(":holder", s(&seen.holder))
                 .expression_attribute_values(":expires", n(seen.expires.as_millisecond())),
         };
-        Ok(is_done(&format!("lease {}", lease.name), put.sent().await, &[CONDITION])?)
+        Ok(is_done(&format!("lease {}", lease.name), put.sent(&self.client).await, &[CONDITION])?)
     }
 }

@@ -21,7 +21,7 @@ pub mod registry;
 pub mod reply_queues;
 pub mod schema;
 mod sdk_error;
-mod sent;
+pub mod sent;
 pub mod state_store;
 pub mod telemetry;
 pub mod traces;

@@ -8,6 +8,7 @@ use crate::item::{
 use crate::sdk_error::unavailable;
 use crate::sent::Sent;
 use crate::state_store::{ATTENTION_INDEX, DynamoStore};
+use aws_sdk_dynamodb::operation::query::QueryInput;
 use futures::future::try_join_all;
 use futures::{StreamExt, TryStreamExt, stream};
 pub use shared::filter::Filter;
@@ -194,7 +195,7 @@ impl DynamoStore {
                 }
                 None => query.key_condition_expression("attention = :value"),
             };
-            let answer = query.limit(i32::try_from(limit).unwrap_or(i32::MAX)).sent().await;
+            let answer = query.limit(i32::try_from(limit).unwrap_or(i32::MAX)).sent(&self.client).await;
             let answer = answer.map_err(|e| unavailable(what, e))?;
             let found: Result<Vec<_>, Error> = answer.items().iter().map(|item| Waiting::read(item, what)).collect();
             Ok::<_, Error>((found?, answer.last_evaluated_key().is_some_and(|key| !key.is_empty())))
@@ -296,9 +297,7 @@ impl DynamoStore {
         };
         let one = |bucket: String| async move {
             let what = format!("orders of {bucket}");
-            let answer = self
-                .client
-                .query()
+            let answer = QueryInput::builder()
                 .table_name(&self.orders_table)
                 .key_condition_expression("#bucket = :bucket AND #sort BETWEEN :low AND :high")
                 .projection_expression("#sort, #tenant")
@@ -311,7 +310,7 @@ impl DynamoStore {
                 .scan_index_forward(false)
                 // One more, because `high` itself is excluded.
                 .limit(i32::try_from(limit + 1).unwrap_or(i32::MAX))
-                .sent()
+                .sent(&self.client)
                 .await
                 .map_err(|e| unavailable(&what, e))?;
             let keys: Result<Vec<_>, Error> = answer.items().iter().map(|item| OrderKey::read(item, &what)).collect();

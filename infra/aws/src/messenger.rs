@@ -4,10 +4,12 @@ use crate::batch::ATTRIBUTE;
 use crate::clients::Clients;
 use crate::config::{Config, queue};
 use crate::sdk_error::unavailable;
-use crate::sent::Sent;
+use crate::sent::{Caller, Sent};
 use crate::telemetry::Chain;
 use crate::traces;
+use aws_sdk_eventbridge::operation::put_events::PutEventsInput;
 use aws_sdk_eventbridge::types::PutEventsRequestEntry;
+use aws_sdk_sqs::operation::send_message_batch::SendMessageBatchInput;
 use aws_sdk_sqs::types::{MessageAttributeValue, SendMessageBatchRequestEntry};
 use futures::future::join_all;
 use serde_json::json;
@@ -42,8 +44,8 @@ pub const MESSAGE_ALERT: &str = "Message set aside";
 /// Sends to the queues under one prefix and to one bus.
 #[derive(Clone, Debug)]
 pub struct SqsMessenger {
-    sqs: aws_sdk_sqs::Client,
-    eventbridge: aws_sdk_eventbridge::Client,
+    sqs: Caller<aws_sdk_sqs::Client>,
+    eventbridge: Caller<aws_sdk_eventbridge::Client>,
     config: Config,
 }
 
@@ -154,7 +156,8 @@ impl SqsMessenger {
                 .build()
                 .expect("id and body are set")
         });
-        let answer = self.sqs.send_message_batch().queue_url(url).set_entries(Some(entries.collect())).sent().await;
+        let answer =
+            SendMessageBatchInput::builder().queue_url(url).set_entries(Some(entries.collect())).sent(&self.sqs).await;
         match answer {
             Ok(answer) => {
                 let failed = |n: usize| answer.failed().iter().find(|f| f.id() == n.to_string());
@@ -181,7 +184,7 @@ impl SqsMessenger {
                 .detail(&event.detail)
                 .build()
         });
-        match self.eventbridge.put_events().set_entries(Some(entries.collect())).sent().await {
+        match PutEventsInput::builder().set_entries(Some(entries.collect())).sent(&self.eventbridge).await {
             Ok(answer) => {
                 let result = |n: usize| match answer.entries().get(n).and_then(|e| e.error_code()) {
                     None => Ok(()),

@@ -7,6 +7,7 @@ use crate::clients::Clients;
 use crate::config::{Config, queue};
 use crate::schema::consumed;
 use crate::sdk_error::unavailable;
+use crate::sent::Caller;
 use aws_sdk_sqs::types::{Message, MessageSystemAttributeName, QueueAttributeName};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -69,7 +70,7 @@ pub struct Left {
 /// Moves messages between the queues that a configuration names.
 #[derive(Clone, Debug)]
 pub struct Redriver {
-    sqs: aws_sdk_sqs::Client,
+    sqs: Caller<aws_sdk_sqs::Client>,
     config: Config,
 }
 

@@ -7,6 +7,8 @@ use crate::item::{Item, corrupt, s, text};
 use crate::sdk_error::unavailable;
 use crate::sent::Sent;
 use crate::state_store::DynamoStore;
+use aws_sdk_dynamodb::operation::put_item::PutItemInput;
+use aws_sdk_dynamodb::operation::transact_write_items::TransactWriteItemsInput;
 use aws_sdk_dynamodb::types::{AttributeValue, Put, TransactWriteItem, Update};
 use jiff::fmt::serde::timestamp::millisecond;
 use serde::{Deserialize, Serialize};
@@ -177,9 +179,12 @@ impl DynamoStore {
     /// # Errors
     /// The table's.
     pub async fn keep_brought(&self, name: &str, brought: &Brought) -> Result<(), Error> {
-        let put = self.client.put_item().table_name(&self.state_table).item("pk", s(brought_key(name)));
+        let put = PutItemInput::builder().table_name(&self.state_table).item("pk", s(brought_key(name)));
         let put = put.item("brought", json(brought));
-        put.sent().await.map(drop).map_err(|e| unavailable(&format!("what was deployed as workflow `{name}`"), e))
+        put.sent(&self.client)
+            .await
+            .map(drop)
+            .map_err(|e| unavailable(&format!("what was deployed as workflow `{name}`"), e))
     }
 
     /// Makes `name` stand for what `next` says, if it still stands for what `seen` says (`None`: it has no pointer), and keeps a
@@ -224,8 +229,8 @@ impl DynamoStore {
             items.push(TransactWriteItem::builder().put(put).build());
         }
         for attempt in 1.. {
-            let request = self.client.transact_write_items().set_transact_items(Some(items.clone()));
-            let Err(error) = request.sent().await else { return Ok(true) };
+            let request = TransactWriteItemsInput::builder().set_transact_items(Some(items.clone()));
+            let Err(error) = request.sent(&self.client).await else { return Ok(true) };
             if !error.as_service_error().is_some_and(|e| e.is_transaction_canceled_exception()) {
                 return Err(unavailable(&what, error));
             }
@@ -274,10 +279,10 @@ impl DynamoStore {
             self.put_workflow(call).await?;
         }
         let hash = workflow.hash();
-        let put = self.client.put_item().table_name(&self.state_table).item("pk", s(definition_key(&hash)));
+        let put = PutItemInput::builder().table_name(&self.state_table).item("pk", s(definition_key(&hash)));
         let put = put.item("name", s(&workflow.name)).item("workflow", json(workflow));
         let put = put.item("toml", s(toml)).item("origin", json(origin));
-        put.sent().await.map(drop).map_err(|e| unavailable(&format!("workflow {hash}"), e))
+        put.sent(&self.client).await.map(drop).map_err(|e| unavailable(&format!("workflow {hash}"), e))
     }
 
     /// The definition with this hash, and where it comes from.

@@ -5,11 +5,15 @@ use crate::config::Config;
 use crate::item::{self, Item, corrupt, from_cursor, n, s, to_cursor};
 use crate::lease_store::DynamoLeases;
 use crate::sdk_error::{CONDITION, CONFLICT, is_done, unavailable};
-use crate::sent::Sent;
+use crate::sent::{Caller, Sent};
 use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::operation::put_item::PutItemError;
-use aws_sdk_dynamodb::operation::query::builders::QueryFluentBuilder;
+use aws_sdk_dynamodb::operation::put_item::PutItemInput;
+use aws_sdk_dynamodb::operation::query::QueryInput;
+use aws_sdk_dynamodb::operation::query::builders::QueryInputBuilder;
 use aws_sdk_dynamodb::operation::transact_write_items::TransactWriteItemsError;
+use aws_sdk_dynamodb::operation::transact_write_items::TransactWriteItemsInput;
+use aws_sdk_dynamodb::operation::update_item::UpdateItemInput;
 use aws_sdk_dynamodb::types::{
     AttributeValue, Put, ReturnValue, ReturnValuesOnConditionCheckFailure, TransactWriteItem, Update,
 };
@@ -44,7 +48,7 @@ const LONGEST_YIELD_MS: u64 = 60;
 /// Orders, tasks and workflows in two tables.
 #[derive(Clone, Debug)]
 pub struct DynamoStore {
-    pub(crate) client: Client,
+    pub(crate) client: Caller<Client>,
     pub(crate) orders_table: String,
     pub(crate) state_table: String,
     pub(crate) order_buckets: u16,
@@ -59,7 +63,7 @@ pub struct DynamoStore {
 impl DynamoStore {
     /// The store in the tables that `config` names.
     #[must_use]
-    pub fn new(client: Client, config: &Config) -> Self {
+    pub fn new(client: Caller<Client>, config: &Config) -> Self {
         Self {
             leases: DynamoLeases::new(client.clone(), &config.state_table),
             reads: Reads(client.clone()),
@@ -78,21 +82,21 @@ impl DynamoStore {
         self.reads.get(Source::consistent(&self.state_table), Item::from([("pk".into(), s(pk))]), what).await
     }
 
-    pub(crate) fn query(&self, index: &str) -> QueryFluentBuilder {
-        self.client.query().table_name(&self.state_table).index_name(index)
+    pub(crate) fn query(&self, index: &str) -> QueryInputBuilder {
+        QueryInput::builder().table_name(&self.state_table).index_name(index)
     }
 
     /// The ids that `query` finds from `cursor` on, at most `limit`.
     pub(crate) async fn ids(
         &self,
-        query: QueryFluentBuilder,
+        query: QueryInputBuilder,
         limit: impl TryInto<i32>,
         cursor: Option<&str>,
         what: &str,
     ) -> Result<DuePage, Error> {
         let start = cursor.map(|cursor| from_cursor(cursor, what)).transpose()?;
         let query = query.limit(limit.try_into().unwrap_or(i32::MAX)).set_exclusive_start_key(start);
-        let answer = query.sent().await.map_err(|e| unavailable(what, e))?;
+        let answer = query.sent(&self.client).await.map_err(|e| unavailable(what, e))?;
         let ids: Result<_, Error> =
             answer.items().iter().map(|item| Ok(Id(item::text(item, "pk", what)?.to_owned()))).collect();
         let next = answer.last_evaluated_key.filter(|key| !key.is_empty());
@@ -111,8 +115,8 @@ impl DynamoStore {
         if item::kept_for(task, self.retention).is_zero() {
             return Ok(self.record(item::KEEPS_IDS, what).await?.is_some());
         }
-        let put = self.client.put_item().table_name(&self.state_table).item("pk", s(item::KEEPS_IDS));
-        put.sent().await.map_err(|e| unavailable(what, e))?;
+        let put = PutItemInput::builder().table_name(&self.state_table).item("pk", s(item::KEEPS_IDS));
+        put.sent(&self.client).await.map_err(|e| unavailable(what, e))?;
         Ok(true)
     }
 
@@ -177,8 +181,8 @@ impl DynamoStore {
     /// Writes all of `items` or none: false if a condition of one does not hold.
     pub(crate) async fn transact(&self, items: Vec<TransactWriteItem>, what: &str) -> Result<bool, Error> {
         for attempt in 1.. {
-            let request = self.client.transact_write_items().set_transact_items(Some(items.clone()));
-            let Err(error) = request.sent().await else { return Ok(true) };
+            let request = TransactWriteItemsInput::builder().set_transact_items(Some(items.clone()));
+            let Err(error) = request.sent(&self.client).await else { return Ok(true) };
             match error.as_service_error() {
                 Some(TransactWriteItemsError::TransactionCanceledException(cancelled)) => {
                     let codes: Vec<_> = cancelled.cancellation_reasons().iter().filter_map(|r| r.code()).collect();
@@ -199,14 +203,14 @@ impl DynamoStore {
 
     /// Moves a record that was set aside from what waits, where any number may come before it, to what is unreadable.
     async fn name_as_unreadable(&self, id: &Id) -> Result<(), Error> {
-        let update = self.client.update_item().table_name(&self.state_table).key("pk", s(&id.0));
+        let update = UpdateItemInput::builder().table_name(&self.state_table).key("pk", s(&id.0));
         let update = update
             .condition_expression("attribute_exists(#aside) AND begins_with(attention, :waiting)")
             .update_expression("SET attention = :unreadable")
             .expression_attribute_names("#aside", item::ASIDE)
             .expression_attribute_values(":waiting", s(item::ATTENTION_WAITING))
             .expression_attribute_values(":unreadable", s(item::ATTENTION_UNREADABLE));
-        is_done(&format!("setting aside task {id}"), update.sent().await, &[CONDITION, CONFLICT]).map(drop)
+        is_done(&format!("setting aside task {id}"), update.sent(&self.client).await, &[CONDITION, CONFLICT]).map(drop)
     }
 
     /// The order of a task that was created when there were fewer partitions.
@@ -277,16 +281,14 @@ impl StateStore for DynamoStore {
             return self.save_with(task, seen, item, updates, &what).await;
         }
         for attempt in 1.. {
-            let answer = self
-                .client
-                .put_item()
+            let answer = PutItemInput::builder()
                 .table_name(&self.state_table)
                 .set_item(Some(item.clone()))
                 .condition_expression(AS_SEEN)
                 .expression_attribute_values(":seen", n(seen))
                 .expression_attribute_values(":token", n(task.lease_token))
                 .return_values_on_condition_check_failure(ReturnValuesOnConditionCheckFailure::AllOld)
-                .sent()
+                .sent(&self.client)
                 .await;
             let Err(error) = answer else { return Ok(Saved::Applied) };
             match error.as_service_error() {
@@ -311,9 +313,7 @@ impl StateStore for DynamoStore {
     }
 
     async fn rearm(&self, task: &Task, due: Option<Timestamp>, token: u64) -> Result<(), Error> {
-        let update = self
-            .client
-            .update_item()
+        let update = UpdateItemInput::builder()
             .table_name(&self.state_table)
             .key("pk", s(&task.id.0))
             .condition_expression(AS_SEEN)
@@ -329,14 +329,13 @@ impl StateStore for DynamoStore {
                 .update_expression("SET lease_token = :token REMOVE due, #shard")
                 .expression_attribute_names("#shard", "shard"),
         };
-        is_done(&format!("due time of task {}", task.id), update.sent().await, &[CONDITION, CONFLICT]).map(drop)
+        is_done(&format!("due time of task {}", task.id), update.sent(&self.client).await, &[CONDITION, CONFLICT])
+            .map(drop)
     }
 
     async fn set_aside(&self, id: &Id, why: &str, due: Timestamp, is_told: bool) -> Result<bool, Error> {
         let told = if is_told { ":told" } else { "if_not_exists(#told, :told)" };
-        let answer = self
-            .client
-            .update_item()
+        let answer = UpdateItemInput::builder()
             .table_name(&self.state_table)
             .key("pk", s(&id.0))
             .condition_expression("attribute_exists(due)")
@@ -350,7 +349,7 @@ impl StateStore for DynamoStore {
             .expression_attribute_values(":unreadable", s(item::ATTENTION_UNREADABLE))
             .expression_attribute_values(":told", AttributeValue::Bool(is_told))
             .return_values(ReturnValue::UpdatedNew)
-            .sent()
+            .sent(&self.client)
             .await;
         match answer {
             Ok(answer) => {
@@ -396,10 +395,10 @@ impl StateStore for DynamoStore {
 
     async fn put_output(&self, id: &Id, hash: &Hash, text: &str) -> Result<(), Error> {
         // An update keeps the expiry of an order that has ended since.
-        let update = self.client.update_item().table_name(&self.state_table).key("pk", s(item::output_key(id, hash)));
+        let update = UpdateItemInput::builder().table_name(&self.state_table).key("pk", s(item::output_key(id, hash)));
         let update = update.update_expression("SET #output = :text").expression_attribute_names("#output", "output");
         let update = update.expression_attribute_values(":text", s(text));
-        update.sent().await.map(drop).map_err(|e| unavailable(&format!("output {hash} of task {id}"), e))
+        update.sent(&self.client).await.map(drop).map_err(|e| unavailable(&format!("output {hash} of task {id}"), e))
     }
 
     async fn outputs(&self, id: &Id, hashes: &[Hash]) -> Vec<Result<Option<String>, Error>> {
@@ -418,15 +417,13 @@ impl StateStore for DynamoStore {
     async fn put_workflow(&self, workflow: &Workflow) -> Result<(), Error> {
         let hash = workflow.hash();
         let json = serde_json::to_string(workflow).expect("a workflow has only string keys");
-        let answer = self
-            .client
-            .put_item()
+        let answer = PutItemInput::builder()
             .table_name(&self.state_table)
             .item("pk", s(format!("workflow#{hash}")))
             .item("name", s(&workflow.name))
             .item("workflow", s(json))
             .condition_expression("attribute_not_exists(pk)")
-            .sent()
+            .sent(&self.client)
             .await;
         is_done(&format!("workflow {hash}"), answer, &[CONDITION]).map(drop)
     }

@@ -67,7 +67,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use aws_smithy_runtime_api::client::http::SharedHttpClient;
+use aws_smithy_runtime_api::client::http::{SharedHttpClient, SharedHttpConnector};
 use stepwarden_guard::marks::{self, Survives};
 use tokio::net::TcpListener;
 
@@ -117,17 +117,6 @@ impl Durability {
 
 /// Decides what goes wrong with a call; see [`Endpoints::set_fault_hook`].
 pub type FaultHook = Arc<dyn Fn(&Call<'_>) -> Option<Fault> + Send + Sync>;
-
-/// Why [`Endpoints::call`] has no answer.
-#[derive(Debug, thiserror::Error)]
-pub enum CallError {
-    /// The error in AWS's JSON.
-    #[error("{0}")]
-    Refused(String),
-    /// By an injected fault.
-    #[error("the call was lost")]
-    Lost,
-}
 
 /// The three services. Cheap to clone; closed when the last clone, and the last client made with
 /// [`Endpoints::http_client`], is dropped.
@@ -179,19 +168,9 @@ impl Endpoints {
         SharedHttpClient::new(connector::InProcess(Arc::clone(&self.0)))
     }
 
-    /// Makes one call without an SDK: `operation` as in `ReceiveMessage`, the request and the answer in AWS's JSON. Nothing
-    /// is tried again.
-    ///
-    /// # Errors
-    /// The call was refused, or lost by an injected fault. A lost call may have been done.
-    pub async fn call(&self, service: Service, operation: &str, request: &[u8]) -> Result<Vec<u8>, CallError> {
-        // Queues are found by the last part of their URL.
-        let caller = dispatch::Caller { endpoint: "", consumer: None };
-        let answer = self.0.dispatch(service, operation, caller, request).await.map_err(|_| CallError::Lost)?;
-        if answer.is_error() {
-            return Err(CallError::Refused(String::from_utf8_lossy(&answer.body).into_owned()));
-        }
-        Ok(answer.body)
+    /// Answers requests of one call each, as an SDK writes them. The headers that count are `x-amz-target` alone.
+    pub fn connector(&self) -> SharedHttpConnector {
+        SharedHttpConnector::new(connector::InProcess(Arc::clone(&self.0)))
     }
 
     /// Serves the same endpoints over HTTP/1.1 until `shutdown` is ready and requests in progress are answered.

@@ -6,7 +6,7 @@ use crate::functions::{Functions, Targets};
 use crate::http;
 use crate::predecessor;
 use crate::pump::{self, Source, UnderWay, Work};
-use crate::queue::{Place, Queue};
+use crate::queue::Queues;
 use crate::queue_turns::Gate;
 use crate::start_error::StartError;
 use agent::agents::Means;
@@ -239,8 +239,7 @@ impl System {
         let elsewhere = |name: &str| options.urls.get(name).cloned();
         let runtime = agent_runtime(&config, elsewhere, &remotes_url, &means);
         let act = agent_handler(&Arc::new(runtime), &Arc::new(SqsMessenger::new(&clients, &config)));
-        let place = endpoints.clone().map_or_else(|| Place::Elsewhere(clients.sqs.clone()), Place::Here);
-        let agents = start_pumps(&mut tasks, &config, &place, &engine, &live, &act, &stopped);
+        let agents = start_pumps(&mut tasks, &config, &Queues::new(&clients), &engine, &live, &act, &stopped);
         tasks.spawn(sweep(Arc::clone(&engine), config.shards, stopped.clone()));
         tasks.spawn(work(Arc::clone(&engine), stopped.clone()));
 
@@ -387,7 +386,7 @@ async fn open(backend: &Backend) -> Result<(Option<Endpoints>, Clients)> {
             let opened =
                 tokio::task::spawn_blocking(move || Endpoints::open(&options)).await.context("opening the data")?;
             let endpoints = opened.map_err(|e| StartError::Data(e.to_string()))?;
-            let clients = Clients::embedded(endpoints.http_client());
+            let clients = Clients::in_process(endpoints.connector());
             Ok((Some(endpoints), clients))
         }
         Backend::Emulator | Backend::Deployed => Ok((None, Clients::from_env().await)),
@@ -550,7 +549,7 @@ fn agent_runtime(
 fn start_pumps(
     tasks: &mut JoinSet<()>,
     config: &Config,
-    place: &Place,
+    queues: &Queues,
     engine: &Arc<Engine>,
     live: &Arc<Live>,
     act: &pump::Handler,
@@ -558,17 +557,17 @@ fn start_pumps(
 ) -> BTreeMap<String, watch::Sender<bool>> {
     let under_way = UnderWay::default();
     // One consumer of some queues, the most urgent first.
-    let mut start = |queues: Vec<String>, concurrency: usize, handler: pump::Handler| {
+    let mut start = |names: Vec<String>, concurrency: usize, handler: pump::Handler| {
         let (switch, pause) = watch::channel(false);
-        let gate = Gate::new(concurrency, queues.len());
-        for (class, queue) in queues.iter().enumerate() {
+        let gate = Gate::new(concurrency, names.len());
+        for (class, name) in names.iter().enumerate() {
             // Normal new orders give way to urgent ones and to work in progress. Nothing gives way to low-priority
             // work.
-            let is_new = [queue::SCHEDULER, queue::SUBMISSIONS].contains(&queue.as_str());
+            let is_new = [queue::SCHEDULER, queue::SUBMISSIONS].contains(&name.as_str());
             let work = if is_new { Work::New } else { Work::Begun };
             let under_way = if class > 1 { UnderWay::default() } else { under_way.clone() };
             let source = Source {
-                queue: Queue::new(place.clone(), config.queue_url(queue)),
+                queue: queues.at(config.queue_url(name)),
                 gate: Arc::clone(&gate),
                 class,
                 work: work(under_way),

@@ -11,7 +11,7 @@ use stepwarden_aws::Clients;
 use stepwarden_aws::batch::{Response, records};
 use stepwarden_embedded::{Endpoints, Options};
 use stepwarden_local::pump::{self, Handler, Source, UnderWay, Work};
-use stepwarden_local::queue::{Place, Queue};
+use stepwarden_local::queue::Queues;
 use stepwarden_local::queue_turns::Gate;
 use tokio::sync::{Semaphore, watch};
 
@@ -58,7 +58,7 @@ async fn one_consumer_takes_the_most_urgent_first_and_starves_nobody() {
         })
     };
     // Through the SDK, as an emulator's queues are; the tests of the whole system use queues of the process.
-    let place = Place::Elsewhere(clients.sqs.clone());
+    let queues = Queues::new(&clients);
     let (_pause, paused) = watch::channel(false);
     let (stop, stopped) = watch::channel(false);
     let mut urls = Vec::new();
@@ -72,8 +72,7 @@ async fn one_consumer_takes_the_most_urgent_first_and_starves_nobody() {
     let mut pumps = Vec::new();
     for (class, url) in urls.iter().enumerate() {
         let work = Work::Begun(UnderWay::default());
-        let queue = Queue::new(place.clone(), url.clone());
-        let source = Source { queue, gate: Arc::clone(&gate), class, work };
+        let source = Source { queue: queues.at(url.clone()), gate: Arc::clone(&gate), class, work };
         pumps.push(tokio::spawn(pump::run(source, Arc::clone(&handler), paused.clone(), stopped.clone())));
     }
     let batches = || taken.lock().unwrap().len();

@@ -99,9 +99,9 @@ impl Sender {
         // Each process counts its own retries: by default the SDK counts them for the whole program, with other runs.
         let own = || RetryPartition::custom("process").build();
         let sqs = clients.sqs.config().to_builder().retry_partition(own()).build();
-        clients.sqs = aws_sdk_sqs::Client::from_conf(sqs);
+        clients.sqs = aws_sdk_sqs::Client::from_conf(sqs).into();
         let eventbridge = clients.eventbridge.config().to_builder().retry_partition(own()).build();
-        clients.eventbridge = aws_sdk_eventbridge::Client::from_conf(eventbridge);
+        clients.eventbridge = aws_sdk_eventbridge::Client::from_conf(eventbridge).into();
         Self { world: Arc::clone(world), messenger: SqsMessenger::new(&clients, &world.config) }
     }
 

@@ -147,11 +147,15 @@ mod tests {
 
     use serde_json::{Value, json};
 
+    use crate::dispatch::Caller;
     use crate::{Endpoints, Options, Service};
 
     async fn call(endpoints: &Endpoints, operation: &str, request: Value) -> Result<Value, String> {
-        let answer = endpoints.call(Service::Sqs, operation, request.to_string().as_bytes()).await;
-        answer.map(|answer| serde_json::from_slice(&answer).unwrap()).map_err(|error| error.to_string())
+        let caller = Caller { endpoint: "", consumer: None };
+        let answer =
+            endpoints.0.dispatch(Service::Sqs, operation, caller, request.to_string().as_bytes()).await.unwrap();
+        let json: Value = serde_json::from_slice(&answer.body).unwrap();
+        if answer.is_error() { Err(json.to_string()) } else { Ok(json) }
     }
 
     // Its sender hears of an error and sends it again, so it must not stay as a second message.
