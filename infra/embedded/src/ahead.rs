@@ -16,20 +16,24 @@ use crate::Durability;
 const STEP_BYTES: u64 = 512 * 1024;
 /// Less room than this is too little: a group of commits writes some tens of kilobytes.
 const LEAST_BYTES: u64 = 128 * 1024;
-/// Frames of a full log, as set in `.cargo/config.toml`.
-const FRAMES: u64 = 16_000;
+/// Frames of a full log of tables, as set in `.cargo/config.toml`.
+pub(crate) const FRAMES: u64 = 16_000;
 /// Bytes of the log before its frames, and of a frame before its page ("WAL-mode File Format", sections 1 and 2).
 const HEAD_BYTES: u64 = 32;
 const FRAME_HEAD_BYTES: u64 = 24;
 
 /// A log that is made longer before it is full.
-pub(crate) struct Ahead(File);
+pub(crate) struct Ahead {
+    log: File,
+    /// How many frames it has when it is full.
+    frames: u64,
+}
 
 impl Ahead {
     /// The log in the file `log`. `None` if nothing is synced, or the file cannot be opened: then it grows with each commit.
-    pub fn of(durability: Durability, log: &Path) -> Option<Self> {
+    pub fn of(durability: Durability, log: &Path, frames: u64) -> Option<Self> {
         // Appending cannot overwrite anything, whatever else happens to the file.
-        let open = || OpenOptions::new().append(true).open(log).ok().map(Self);
+        let open = || Some(Self { log: OpenOptions::new().append(true).open(log).ok()?, frames });
         match durability {
             Durability::Full => open(),
             Durability::Process => None,
@@ -42,11 +46,11 @@ impl Ahead {
         let Some(head) = head else { return };
         let frame = FRAME_HEAD_BYTES + u64::from(marks::page_bytes(&head));
         let used = HEAD_BYTES + u64::from(marks::frames(&head)) * frame;
-        let full = HEAD_BYTES + FRAMES * frame;
-        let Ok(length) = self.0.metadata().map(|found| found.len()) else { return };
+        let full = HEAD_BYTES + self.frames * frame;
+        let Ok(length) = self.log.metadata().map(|found| found.len()) else { return };
         if length < full && used + LEAST_BYTES > length {
             let zeros = vec![0; STEP_BYTES.min(full - length) as usize];
-            let _ = self.0.write_all(&zeros);
+            let _ = self.log.write_all(&zeros);
         }
     }
 }
@@ -68,7 +72,7 @@ mod tests {
         connection.pragma_update(None, "journal_mode", "WAL").unwrap();
         connection.execute_batch("CREATE TABLE t (n INTEGER PRIMARY KEY, text)").unwrap();
         let marked = Marked::open(connection, &db, Survives::Power).unwrap();
-        let mut ahead = Ahead::of(Durability::Full, &log).unwrap();
+        let mut ahead = Ahead::of(Durability::Full, &log, FRAMES).unwrap();
         let mut grown = 0;
         for n in 0..400 {
             marked.execute("INSERT INTO t VALUES (?1, ?2)", (n, "x".repeat(3000))).unwrap();

@@ -22,7 +22,7 @@ use stepwarden_guard::marks::Marked;
 use tokio::runtime::{Handle, RuntimeFlavor};
 
 use crate::Durability;
-use crate::ahead::Ahead;
+use crate::ahead::{self, Ahead};
 use crate::answer::Answer;
 use crate::clock::Clock;
 use crate::counts::Counters;
@@ -108,7 +108,7 @@ impl DynamoDb {
             Durability::Full => sync_log(path, Arc::clone(&counters)),
             Durability::Process => Box::new(|| Ok(())),
         };
-        let (marked, ahead) = (Arc::clone(&database), Mutex::new(Ahead::of(durability, &log_of(path))));
+        let (marked, ahead) = (Arc::clone(&database), Mutex::new(Ahead::of(durability, &log_of(path), ahead::FRAMES)));
         let sync: lane::Sync = Box::new(move || {
             // What was written before the sync is on the disk after it.
             let head = marked.head();

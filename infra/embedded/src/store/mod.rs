@@ -73,7 +73,7 @@ impl Store {
         let connection = schema::open(path, durability, after_kill)?;
         let loaded = load::everything(&connection, after_kill)?;
         let connection = Marked::open(connection, path, durability.survives())?;
-        let ahead = Ahead::of(durability, &log_of(path));
+        let ahead = Ahead::of(durability, &log_of(path), schema::LOG_FRAMES);
         let synced = (durability == Durability::Full).then_some(counters);
         let writer =
             Writer { pending: Mutex::default(), connection: Mutex::new((connection, ahead)), synced, _lock: lock };

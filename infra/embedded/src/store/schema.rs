@@ -6,6 +6,10 @@ use rusqlite::Connection;
 
 use crate::Durability;
 
+/// Frames of the log between checkpoints, 2 MB. Messages do not stay, so a checkpoint has little to write, and room for a longer
+/// log would be more.
+pub(super) const LOG_FRAMES: u64 = 4_000;
+
 /// `PRAGMA user_version` of the files this build writes.
 const VERSION: i64 = 1;
 
@@ -72,6 +76,7 @@ pub(super) fn open(path: &Path, durability: Durability, after_kill: bool) -> Res
         Durability::Process => "NORMAL",
     };
     connection.pragma_update(None, "synchronous", synchronous)?;
+    connection.pragma_update(None, "wal_autocheckpoint", LOG_FRAMES)?;
     connection.set_prepared_statement_cache_capacity(32);
     if version == 0 {
         connection.execute_batch(&format!("BEGIN; {TABLES} PRAGMA user_version = {VERSION}; COMMIT;"))?;
