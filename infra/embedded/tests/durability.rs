@@ -57,6 +57,20 @@ async fn messages_are_there_after_reopening() {
     assert_eq!((count(0), count(1)), ("1", "2"), "a receive that the end cut short does not count, others do");
 }
 
+// A long log takes space, and a start after a kill reads it.
+#[tokio::test]
+async fn the_log_of_queues_stays_short() {
+    let dir = tempfile::tempdir().unwrap();
+    let endpoints = open(dir.path()).unwrap();
+    let sqs = sqs(&endpoints);
+    let url = queue(&sqs, "work", &[]).await;
+    for _ in 0..40 {
+        send(&sqs, &url, &"x".repeat(200_000)).await;
+    }
+    let bytes = dir.path().join("queues.db-wal").metadata().unwrap().len();
+    assert!((1_000_000..4_000_000).contains(&bytes), "{bytes} bytes, of 8 MB");
+}
+
 fn attribute(value: &str) -> aws_sdk_sqs::types::MessageAttributeValue {
     let value = aws_sdk_sqs::types::MessageAttributeValue::builder().string_value(value);
     value.data_type("String").build().unwrap()
