@@ -233,7 +233,7 @@ pub struct Bench {
     /// Directory for the data [default: a new directory]
     #[arg(long, value_name = "DIR", conflicts_with = "memory")]
     pub data: Option<PathBuf>,
-    /// URL of a service that each step calls with POST, instead of an agent that does nothing; not in lists, open or recovery
+    /// URL that each step calls with POST; by default a step calls nothing. No effect on lists, open and recovery
     #[arg(long, value_name = "URL")]
     pub service: Option<String>,
     /// Print one JSON object

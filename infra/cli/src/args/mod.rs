@@ -67,7 +67,7 @@ pub enum Command {
         after_help = "Examples:\n  stepwarden up\n  stepwarden up --port 0     any free port; the first line of the output is the URL\n  stepwarden up --memory     keep the data in memory"
     )]
     Up(Up),
-    /// Run many orders with faults through a new system, then check every effect
+    /// Run many orders through a new system while faults are injected, then check every effect
     #[command(
         after_help = "Examples:\n  stepwarden demo\n  stepwarden demo my.jsonl --seed 7    your own orders, one JSON object per line"
     )]
