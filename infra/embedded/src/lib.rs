@@ -2,8 +2,8 @@
 //!
 //! The local program speaks to AWS's services through the official SDKs, as the Lambda functions do; only the other end
 //! is here. An SDK reaches it through an in-process connector ([`Endpoints::http_client`]), the aws CLI and programs in
-//! other languages through a loopback listener ([`Endpoints::serve`]). Both speak the AWS JSON protocol to one dispatch
-//! by `x-amz-target`. Signatures are not checked: any credentials are accepted.
+//! other languages through a loopback listener ([`Endpoints::serve`]). Frequent calls of the same process leave out the SDK's
+//! orchestration ([`Endpoints::connector`]). All speak the AWS JSON protocol to one dispatch by `x-amz-target`. Signatures are not checked: any credentials are accepted.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -168,7 +168,7 @@ impl Endpoints {
         SharedHttpClient::new(connector::InProcess(Arc::clone(&self.0)))
     }
 
-    /// Answers requests of one call each, as an SDK writes them. The headers that count are `x-amz-target` alone.
+    /// What answers an SDK's requests, for a caller that needs no more of the SDK. Of the headers only `x-amz-target` counts.
     pub fn connector(&self) -> SharedHttpConnector {
         SharedHttpConnector::new(connector::InProcess(Arc::clone(&self.0)))
     }
