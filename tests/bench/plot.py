@@ -6,7 +6,7 @@ import sys
 import matplotlib
 
 matplotlib.use("svg")
-from matplotlib import pyplot
+from matplotlib import pyplot, ticker
 
 # Lines are the same on both grounds, and apart for those who see no red or green.
 COLOURS = ["#3b82f6", "#0d9488", "#d97706", "#c026d3"]
@@ -67,6 +67,8 @@ def draw(report: dict, path: str) -> None:
         axis.set_xlim(left=0)
         if is_log:
             axis.set_yscale("log")
+            axis.yaxis.set_major_formatter(ticker.ScalarFormatter())
+            axis.yaxis.set_minor_formatter(ticker.LogFormatter(minor_thresholds=(2, 0.5)))
             axis.yaxis.set_major_formatter("{x:g}")
         else:
             axis.set_ylim(bottom=0)
