@@ -10,7 +10,8 @@ use aws_smithy_runtime_api::client::http::{SharedHttpClient, SharedHttpConnector
 use futures::future::BoxFuture;
 use std::time::Duration;
 
-/// Attempts per call, the first included: a throttled or lost call is retried within the invocation.
+/// Attempts per call, the first included: a throttled or lost call is retried within the invocation. Calls in
+/// this process are made once ([`crate::sent`]).
 const ATTEMPTS: u32 = 3;
 /// Longest wait before the second attempt on this machine, which has no other callers to spare; the SDK waits a second.
 const LOCAL_BACKOFF: Duration = Duration::from_millis(20);
@@ -65,7 +66,8 @@ impl Clients {
         Self::without_signatures(http, "http://127.0.0.1")
     }
 
-    /// The same, and the calls of an order's path go to `connector` without the SDK ([`crate::sent`]).
+    /// The same, but the calls of an order's path leave out most of the SDK ([`crate::sent`]). What `connector` answers must be in
+    /// memory.
     #[must_use]
     pub fn in_process(connector: SharedHttpConnector) -> Self {
         let http = {
@@ -93,7 +95,7 @@ impl Clients {
             .to_builder()
             .timeout_config(patient.build())
             .stalled_stream_protection(StalledStreamProtectionConfig::disabled());
-        self.sqs.with(aws_sdk_sqs::Client::from_conf(config.build()), POLL_TIMEOUT)
+        self.sqs.with_client(aws_sdk_sqs::Client::from_conf(config.build()), POLL_TIMEOUT)
     }
 
     fn without_signatures(http: SharedHttpClient, url: &str) -> Self {
@@ -155,13 +157,21 @@ mod tests {
     use crate::sent::Sent;
     use aws_sdk_dynamodb::error::ProvideErrorMetadata;
     use aws_sdk_dynamodb::operation::get_item::GetItemInput;
+    use aws_sdk_dynamodb::operation::get_item::builders::GetItemInputBuilder;
     use aws_sdk_eventbridge::operation::put_events::PutEventsInput;
+    use aws_sdk_eventbridge::operation::put_events::builders::PutEventsInputBuilder;
+    use aws_sdk_sqs::operation::delete_message_batch::DeleteMessageBatchInput;
+    use aws_sdk_sqs::operation::delete_message_batch::builders::DeleteMessageBatchInputBuilder;
     use aws_sdk_sqs::operation::receive_message::ReceiveMessageInput;
+    use aws_sdk_sqs::operation::receive_message::builders::ReceiveMessageInputBuilder;
     use aws_sdk_sqs::operation::send_message_batch::SendMessageBatchInput;
+    use aws_sdk_sqs::operation::send_message_batch::builders::SendMessageBatchInputBuilder;
     use aws_sdk_sqs::types::SendMessageBatchRequestEntry;
     use aws_smithy_runtime_api::client::http::{HttpConnector, HttpConnectorFuture};
     use aws_smithy_runtime_api::client::orchestrator::{HttpRequest, HttpResponse};
+    use aws_smithy_runtime_api::client::result::{ConnectorError, SdkError};
     use aws_smithy_types::body::SdkBody;
+    use std::mem::discriminant;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU32, Ordering};
     use tokio::time::Instant;
@@ -183,39 +193,100 @@ mod tests {
         }
     }
 
-    /// Clients that call it through the SDK, and without.
-    fn clients(slow: Slow) -> [Clients; 2] {
-        let connector = SharedHttpConnector::new(slow);
-        [Clients::embedded(http_client_fn(move |_, _| SharedHttpConnector::new(slow))), Clients::in_process(connector)]
+    /// A service that gives every call the same answer (a status, the header of an SQS error, a body), or loses it. It counts them.
+    #[derive(Clone, Debug)]
+    struct Answering {
+        answer: Option<(u16, &'static str, &'static str)>,
+        calls: Arc<AtomicU32>,
     }
 
-    /// A service that answers each call with an error, and counts them.
-    #[derive(Clone, Debug, Default)]
-    struct Failing(Arc<AtomicU32>);
+    impl Answering {
+        fn new(answer: Option<(u16, &'static str, &'static str)>) -> Self {
+            Self { answer, calls: Arc::default() }
+        }
+    }
 
-    impl HttpConnector for Failing {
+    impl HttpConnector for Answering {
         fn call(&self, _request: HttpRequest) -> HttpConnectorFuture {
-            self.0.fetch_add(1, Ordering::Relaxed);
-            let error = r#"{"__type": "InternalServerError", "message": "no space left"}"#;
-            let status = http::StatusCode::INTERNAL_SERVER_ERROR.into();
-            HttpConnectorFuture::ready(Ok(HttpResponse::new(status, SdkBody::from(error))))
+            self.calls.fetch_add(1, Ordering::Relaxed);
+            HttpConnectorFuture::ready(match self.answer {
+                Some((status, code, body)) => {
+                    let mut answer = HttpResponse::new(status.try_into().unwrap(), SdkBody::from(body));
+                    if !code.is_empty() {
+                        answer.headers_mut().insert("x-amzn-query-error", code);
+                    }
+                    Ok(answer)
+                }
+                None => Err(ConnectorError::io("lost".into())),
+            })
+        }
+    }
+
+    /// Clients that call it through the SDK, and without.
+    fn clients(service: impl HttpConnector + Clone + 'static) -> [Clients; 2] {
+        let connector = SharedHttpConnector::new(service.clone());
+        let through = http_client_fn(move |_, _| SharedHttpConnector::new(service.clone()));
+        [Clients::embedded(through), Clients::in_process(connector)]
+    }
+
+    fn send() -> SendMessageBatchInputBuilder {
+        let entry = SendMessageBatchRequestEntry::builder().id("0").message_body("x").build().unwrap();
+        SendMessageBatchInput::builder().queue_url("http://q/a").entries(entry)
+    }
+
+    fn receive() -> ReceiveMessageInputBuilder {
+        ReceiveMessageInput::builder().queue_url("http://q/a")
+    }
+
+    fn delete() -> DeleteMessageBatchInputBuilder {
+        DeleteMessageBatchInput::builder().queue_url("http://q/a").set_entries(Some(vec![]))
+    }
+
+    fn put_events() -> PutEventsInputBuilder {
+        PutEventsInput::builder().set_entries(Some(vec![]))
+    }
+
+    fn get_item() -> GetItemInputBuilder {
+        GetItemInput::builder().table_name("t")
+    }
+
+    // It also shows that the calls of a laptop take the short way.
+    #[tokio::test(start_paused = true)]
+    async fn a_call_in_this_process_is_made_once() {
+        let failing = Answering::new(Some((500, "", r#"{"__type": "InternalServerError"}"#)));
+        for (clients, attempts) in clients(failing.clone()).into_iter().zip([ATTEMPTS, 1]) {
+            let made = |what: &str| assert_eq!(failing.calls.swap(0, Ordering::Relaxed), attempts, "{what}");
+            get_item().sent(&clients.dynamodb).await.unwrap_err();
+            made("GetItem");
+            send().sent(&clients.sqs).await.unwrap_err();
+            made("SendMessageBatch");
+            receive().sent(&clients.long_polls()).await.unwrap_err();
+            made("ReceiveMessage");
+            put_events().sent(&clients.eventbridge).await.unwrap_err();
+            made("PutEvents");
         }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_fails_in_this_process_fails_at_once_and_as_it_would_through_the_sdk() {
-        let failing = Failing::default();
-        let connector = SharedHttpConnector::new(failing.clone());
-        let through = {
-            let connector = connector.clone();
-            Clients::embedded(http_client_fn(move |_, _| connector.clone()))
-        };
-        for (clients, attempts) in [(through, ATTEMPTS), (Clients::in_process(connector), 1)] {
-            let error = GetItemInput::builder().table_name("t").sent(&clients.dynamodb).await.unwrap_err();
-            assert_eq!(failing.0.swap(0, Ordering::Relaxed), attempts);
-            assert!(error.as_service_error().unwrap().is_internal_server_error(), "{error:?}");
-            assert_eq!((error.code(), error.message()), (Some("InternalServerError"), Some("no space left")));
-            assert_eq!(error.raw_response().unwrap().status().as_u16(), 500);
+    async fn an_error_is_the_same_through_the_sdk_and_without() {
+        let no_queue = "AWS.SimpleQueueService.NonExistentQueue";
+        let refused = r#"{"__type": "com.amazonaws.sqs#QueueDoesNotExist", "message": "why"}"#;
+        let answers = [
+            (Some((400, "AWS.SimpleQueueService.NonExistentQueue;Sender", refused)), Some(no_queue), Some("why")),
+            (Some((500, "", r#"{"__type": "InternalError", "message": "why"}"#)), Some("InternalError"), Some("why")),
+            (Some((400, "", "x")), None, None),
+            (Some((200, "", "{")), None, None),
+            (None, None, None),
+        ];
+        for (answer, code, message) in answers {
+            let [through, without] = clients(Answering::new(answer));
+            let errors = [send().sent(&through.sqs).await, send().sent(&without.sqs).await].map(Result::unwrap_err);
+            assert_eq!(discriminant(&errors[0]), discriminant(&errors[1]), "{errors:?}");
+            for error in errors {
+                assert_eq!((error.code(), error.message()), (code, message), "{error:?}");
+                let status = error.raw_response().map(|response| response.status().as_u16());
+                assert_eq!(status, answer.map(|(status, ..)| status), "{error:?}");
+            }
         }
     }
 
@@ -225,39 +296,40 @@ mod tests {
     // A send that is given up late is one whose function is killed after its save.
     #[tokio::test(start_paused = true)]
     async fn no_call_to_a_silent_service_takes_a_quarter_of_a_function() {
-        let took = |what: &str, is_err: bool, begun: Instant| {
-            assert!(is_err, "{what}");
-            assert!(begun.elapsed() < FUNCTION / 4, "{what}: {:?}", begun.elapsed());
-            Instant::now()
-        };
         for Clients { dynamodb, sqs, eventbridge, .. } in clients(Slow(None)) {
-            let entry = SendMessageBatchRequestEntry::builder().id("0").message_body("x").build().unwrap();
             let begun = Instant::now();
-            let send = SendMessageBatchInput::builder().queue_url("http://q/a").entries(entry);
-            let begun = took("SendMessageBatch", send.sent(&sqs).await.is_err(), begun);
-            let deleted = sqs.delete_message().queue_url("http://q/a").receipt_handle("x").send().await;
-            let begun = took("DeleteMessage", deleted.is_err(), begun);
-            let receive = ReceiveMessageInput::builder().queue_url("http://q/a").wait_time_seconds(0);
-            let begun = took("ReceiveMessage without a wait", receive.sent(&sqs).await.is_err(), begun);
-            let put = PutEventsInput::builder().set_entries(Some(vec![]));
-            let begun = took("PutEvents", put.sent(&eventbridge).await.is_err(), begun);
-            let read = dynamodb.list_tables().send().await;
-            took("ListTables", read.is_err(), begun);
+            let took = |what: &str, is_late: bool, begun: Instant| {
+                assert!(is_late, "{what}");
+                assert!((ATTEMPT_TIMEOUT..FUNCTION / 4).contains(&begun.elapsed()), "{what}: {:?}", begun.elapsed());
+                Instant::now()
+            };
+            let begun =
+                took("SendMessageBatch", matches!(send().sent(&sqs).await, Err(SdkError::TimeoutError(_))), begun);
+            let begun =
+                took("DeleteMessageBatch", matches!(delete().sent(&sqs).await, Err(SdkError::TimeoutError(_))), begun);
+            let begun = took(
+                "ReceiveMessage without a wait",
+                matches!(receive().sent(&sqs).await, Err(SdkError::TimeoutError(_))),
+                begun,
+            );
+            let begun = took(
+                "PutEvents",
+                matches!(put_events().sent(&eventbridge).await, Err(SdkError::TimeoutError(_))),
+                begun,
+            );
+            took("GetItem", matches!(get_item().sent(&dynamodb).await, Err(SdkError::TimeoutError(_))), begun);
         }
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_long_poll_outlives_the_longest_wait_of_sqs() {
-        let receive = |clients: &Clients| {
-            let receive = ReceiveMessageInput::builder().queue_url("http://q/a").wait_time_seconds(20);
-            receive.sent(&clients.long_polls())
-        };
+        let long_poll = |clients: &Clients| receive().wait_time_seconds(20).sent(&clients.long_polls());
         for clients in clients(Slow(Some(Duration::from_secs(20)))) {
-            assert!(receive(&clients).await.is_ok());
+            assert!(long_poll(&clients).await.is_ok());
         }
         for clients in clients(Slow(Some(Duration::from_secs(1000)))) {
             let begun = Instant::now();
-            assert!(receive(&clients).await.is_err());
+            assert!(long_poll(&clients).await.is_err());
             assert!(begun.elapsed() <= Duration::from_secs(35), "{:?}", begun.elapsed());
         }
     }

@@ -235,7 +235,7 @@ impl DynamoStore {
                 return Err(unavailable(&what, error));
             }
             // By the condition, or by a change of another name at the same time. Not by our own write whose answer was lost: the
-            // SDK sends its token again.
+            // SDK repeats a call with the same token.
             if self.stored_pointers().await?.get(name) != seen {
                 return Ok(false);
             }

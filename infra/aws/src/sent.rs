@@ -2,8 +2,8 @@
 //! awaits it, and the SDK's is large.
 //!
 //! Endpoints in this process are called without the SDK's orchestration, which is most of the time of such a call: of the
-//! SDK, only the code that writes an operation's request and reads its answer is left. Nothing is tried again, because what
-//! fails there, such as a full disk, fails again.
+//! SDK, only the code that writes an operation's request and reads its answer is left. Nothing is tried again: what fails there,
+//! such as a full disk, seldom works a moment later, and messages are redelivered.
 
 use aws_sdk_dynamodb::operation as dynamodb;
 use aws_sdk_eventbridge::operation as eventbridge;
@@ -42,7 +42,7 @@ impl<C> Caller<C> {
     }
 
     /// The same endpoints by another client, with another time for a call.
-    pub(crate) fn with(&self, client: C, timeout: Duration) -> Self {
+    pub(crate) fn with_client(&self, client: C, timeout: Duration) -> Self {
         Self { client, here: self.here.clone().map(|here| Here { timeout, ..here }) }
     }
 }
@@ -81,8 +81,10 @@ impl Here {
         let read = operation.load::<SharedResponseDeserializer>().expect("every operation has one");
         let request = write.serialize_input(input, &mut none).map_err(SdkError::construction_failure)?;
         let answer = tokio::time::timeout(self.timeout, self.connector.call(request));
-        let response = answer.await.map_err(SdkError::timeout_error)?.map_err(SdkError::dispatch_failure)?;
+        let late = |_| SdkError::timeout_error(format!("no answer within {:?}", self.timeout));
+        let response = answer.await.map_err(late)?.map_err(SdkError::dispatch_failure)?;
         read.deserialize_nonstreaming_with_config(&response, &none).map_err(|error| {
+            // The service's error can only be taken out by giving another in its place.
             let mut refused = None;
             let unread = error.map_operation_error(|error| {
                 refused = Some(error);

@@ -1,4 +1,4 @@
-//! The connector that the AWS SDKs use instead of one with sockets.
+//! The connector that is used instead of one with sockets, by the AWS SDKs or without them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,8 +17,8 @@ use crate::answer::Answer;
 use crate::dispatch::Caller;
 use crate::service::target;
 
-/// Answers requests in the caller's own task. Connection settings have no effect, because there is no connection. The
-/// SDK's operation timeouts work as always.
+/// Answers requests in the caller's own task. Connection settings have no effect, because there is no connection; a
+/// caller limits the time of a call itself, as the SDK does.
 #[derive(Clone)]
 pub(crate) struct InProcess(pub Arc<Inner>);
 

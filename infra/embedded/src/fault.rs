@@ -16,7 +16,7 @@ pub struct Call<'a> {
     pub body: &'a [u8],
 }
 
-/// What goes wrong with a call. The SDK's own retries apply to all of them.
+/// What goes wrong with a call. An SDK's client tries again after all of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     /// Not done. DynamoDB: `ProvisionedThroughputExceededException`; SQS: `RequestThrottled`;

@@ -3,7 +3,8 @@
 //! The local program speaks to AWS's services through the official SDKs, as the Lambda functions do; only the other end
 //! is here. An SDK reaches it through an in-process connector ([`Endpoints::http_client`]), the aws CLI and programs in
 //! other languages through a loopback listener ([`Endpoints::serve`]). Frequent calls of the same process leave out the SDK's
-//! orchestration ([`Endpoints::connector`]). All speak the AWS JSON protocol to one dispatch by `x-amz-target`. Signatures are not checked: any credentials are accepted.
+//! orchestration ([`Endpoints::connector`]). All speak the AWS JSON protocol to one dispatch by `x-amz-target`. Signatures are
+//! not checked: any credentials are accepted.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -118,8 +119,8 @@ impl Durability {
 /// Decides what goes wrong with a call; see [`Endpoints::set_fault_hook`].
 pub type FaultHook = Arc<dyn Fn(&Call<'_>) -> Option<Fault> + Send + Sync>;
 
-/// The three services. Cheap to clone; closed when the last clone, and the last client made with
-/// [`Endpoints::http_client`], is dropped.
+/// The three services. Cheap to clone; closed when the last clone, and the last client or connector made with it, is
+/// dropped.
 #[derive(Clone)]
 pub struct Endpoints(Arc<Inner>);
 
