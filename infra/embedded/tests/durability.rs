@@ -103,13 +103,17 @@ async fn what_happens_to_a_message_before_it_is_stored_is_stored_too() {
         let endpoints = open(dir.path()).unwrap();
         let sqs = sqs(&endpoints);
         let url = queue(&sqs, "work", &[(Q::VisibilityTimeout, "600")]).await;
-        let syncs = endpoints.counts().syncs;
+        // Nothing is stored while somebody else writes to the file.
+        let busy = rusqlite::Connection::open(dir.path().join("queues.db")).unwrap();
+        busy.execute_batch("BEGIN IMMEDIATE").unwrap();
         let both = async { tokio::join!(send(&sqs, &url, "deleted"), send(&sqs, &url, "received")) };
         let handle = async {
             let request = sqs.receive_message().queue_url(&url).max_number_of_messages(2).wait_time_seconds(20);
             let got = request.send().await.unwrap().messages.unwrap();
             assert_eq!(bodies(&got), ["deleted", "received"]);
-            assert_eq!(endpoints.counts().syncs, syncs, "they are not stored yet");
+            let stored = busy.query_row("SELECT count(*) FROM messages", [], |row| row.get(0));
+            assert_eq!(stored, Ok(0));
+            drop(busy);
             let [deleted, received] = &got[..] else { unreachable!("two") };
             let delete = sqs.delete_message().queue_url(&url);
             delete.receipt_handle(deleted.receipt_handle().unwrap()).send().await.unwrap();
