@@ -51,11 +51,16 @@ name = "pick"
 after = ["price"]
 lambda = {{ function = "pick", permanent = ["OutOfStock"] }}
 catch = "error.answer.errorType == 'OutOfStock'"
+[[step]]
+name = "pack"
+after = ["price"]
+lambda = {{ function = "pack", done = ["AlreadyPacked"] }}
 "#
     );
-    // The first gives back what it gets; the last refuses as a function does.
+    // The first gives back what it gets; the last two fail as a function does.
     let pick = r#"pick=cat >/dev/null; echo '{"errorType": "OutOfStock", "errorMessage": "none"}'; exit 1"#;
-    let whole = Whole::with_functions(&[text], &["stock=cat", &url, pick]).await;
+    let pack = r#"pack=cat >/dev/null; echo '{"errorType": "AlreadyPacked", "errorMessage": "today"}'; exit 1"#;
+    let whole = Whole::with_functions(&[text], &["stock=cat", &url, pick, pack]).await;
     let task = ends(&whole, "sale", json!({"sku": "a-b"})).await;
     assert_eq!(task.process_state(), ProcessState::Processed, "{:?}", task.log);
     let stock = task.steps[0].output.as_ref().unwrap();
@@ -63,6 +68,7 @@ catch = "error.answer.errorType == 'OutOfStock'"
     assert_eq!(stock["key"], format!("{}:stock:do", stock["order"].as_str().unwrap()));
     assert_eq!(task.steps[1].output, Some(json!({"cents": 300})));
     assert_eq!(task.steps[2].attempt, 1, "a permanent error is not tried again");
+    assert_eq!(task.steps[3].attempt, 1, "an error that means done is not tried again");
 }
 
 // K5: a program that fails, writes too much or hangs is a failure like any other, and a hung one is ended.

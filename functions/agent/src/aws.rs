@@ -171,7 +171,7 @@ impl Aws {
             if let Some(answer) = here.invoke(Invocation { function, payload: &payload, request, time_left }) {
                 let Invoked { payload, failed } = answer.await?;
                 return match failed {
-                    true => Err(function_error(action, &payload)),
+                    true => function_error(action, &payload),
                     false => result(action, request, 200, json!({}), &payload),
                 };
             }
@@ -246,7 +246,7 @@ fn understood(
     }
     let body = body.ok_or_else(too_long)?;
     if headers.contains_key("x-amz-function-error") {
-        return Err(function_error(action, &body));
+        return function_error(action, &body);
     }
     let kind = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let is_readable = is_json(kind) || kind.starts_with("application/x-amz-json");
@@ -498,25 +498,26 @@ fn failed_parts(action: &Action, body: &[u8]) -> Option<String> {
     (!is_none).then(|| format!("a part of the call failed: `{field}` is {said}"))
 }
 
-/// That a function failed, by what it says. A runtime that died says no type, or one of its own.
-fn function_error(action: &Action, payload: &[u8]) -> AgentError {
+/// What it means that a function failed, by its error's type. A runtime that died names no type, or one of its own.
+fn function_error(action: &Action, payload: &[u8]) -> Result<Value, AgentError> {
     let payload: Value = serde_json::from_slice(payload).unwrap_or_default();
     let field = |name: &str| payload.get(name).and_then(Value::as_str);
     let kind = shorten(field("errorType").unwrap_or("Unknown"), MAX_MESSAGE / 4);
     let message = shorten(field("errorMessage").unwrap_or_default(), MAX_MESSAGE);
     let error = format!("the function failed: {kind}");
     match action.meaning_of_function_error(&kind) {
-        Meaning::Permanent => AgentError::Refused {
+        Meaning::Done => Ok(Value::Null),
+        Meaning::Permanent => Err(AgentError::Refused {
             error: with_words(&error, &message),
             status: StatusCode::OK.as_u16(),
             answer: Some(json!({"errorType": kind, "errorMessage": message})),
-        },
-        Meaning::Done | Meaning::Transient => AgentError::Transient {
+        }),
+        Meaning::Transient => Err(AgentError::Transient {
             error,
             said: Some(message).filter(|said| !said.is_empty()),
             status: Some(StatusCode::OK.as_u16()),
             retry_after: None,
-        },
+        }),
     }
 }
 

@@ -353,9 +353,11 @@ async fn a_function_is_invoked() {
 
 // K5: any error of a function may pass, but for those that the file names.
 #[tokio::test]
-async fn an_error_of_a_function_is_tried_again_unless_the_file_says_that_it_is_permanent() {
+async fn an_error_of_a_function_is_tried_again_unless_the_file_says_what_it_means() {
     let world = World::start().await;
-    let call = json!({"action": "lambda:Invoke", "function": "stock", "permanent": ["OutOfStock"]});
+    let call = json!({
+        "action": "lambda:Invoke", "function": "stock", "permanent": ["OutOfStock"], "done": ["AlreadyReserved"],
+    });
     let failed = |how: &str, payload: Value| {
         (
             200,
@@ -368,6 +370,8 @@ async fn an_error_of_a_function_is_tried_again_unless_the_file_says_that_it_is_p
     let Err(AgentError::Refused { error, status: 200, answer }) = result else { panic!("{result:?}") };
     assert_eq!(error, "the function failed: OutOfStock: none left");
     assert_eq!(answer, Some(json!({"errorType": "OutOfStock", "errorMessage": "none left"})));
+    let reserved = json!({"errorType": "AlreadyReserved", "errorMessage": "by this order"});
+    assert_eq!(world.ask(call.clone(), json!({}), failed("Unhandled", reserved)).await.0, Ok(Value::Null));
     for (how, payload, error) in [
         ("Unhandled", json!({"errorMessage": "2026-01-01 Task timed out after 3.00 seconds"}), "Unknown"),
         ("Handled", json!({"errorType": "KeyError", "errorMessage": "'sku'"}), "KeyError"),
