@@ -3,12 +3,9 @@
 use std::fmt;
 use std::sync::Arc;
 
-use aws_smithy_runtime_api::client::http::{
-    HttpClient, HttpConnector, HttpConnectorFuture, HttpConnectorSettings, SharedHttpConnector,
-};
+use aws_smithy_runtime_api::client::http::{HttpConnector, HttpConnectorFuture};
 use aws_smithy_runtime_api::client::orchestrator::{HttpRequest, HttpResponse};
 use aws_smithy_runtime_api::client::result::ConnectorError;
-use aws_smithy_runtime_api::client::runtime_components::RuntimeComponents;
 use aws_smithy_runtime_api::http::StatusCode;
 use aws_smithy_types::body::SdkBody;
 
@@ -19,18 +16,11 @@ use crate::service::target;
 
 /// Answers requests in the caller's own task. Connection settings have no effect, because there is no connection; a
 /// caller limits the time of a call itself, as the SDK does.
-#[derive(Clone)]
 pub(crate) struct InProcess(pub Arc<Inner>);
 
 impl fmt::Debug for InProcess {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("InProcess")
-    }
-}
-
-impl HttpClient for InProcess {
-    fn http_connector(&self, _: &HttpConnectorSettings, _: &RuntimeComponents) -> SharedHttpConnector {
-        SharedHttpConnector::new(self.clone())
     }
 }
 

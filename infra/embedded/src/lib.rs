@@ -68,7 +68,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use aws_smithy_runtime_api::client::http::{SharedHttpClient, SharedHttpConnector};
+use aws_smithy_runtime_api::client::http::{SharedHttpClient, SharedHttpConnector, http_client_fn};
 use stepwarden_guard::marks::{self, Survives};
 use tokio::net::TcpListener;
 
@@ -166,7 +166,8 @@ impl Endpoints {
     /// An HTTP client for the AWS SDKs of SQS, DynamoDB and EventBridge that calls the endpoints without HTTP. Works
     /// with any endpoint URL and any credentials.
     pub fn http_client(&self) -> SharedHttpClient {
-        SharedHttpClient::new(connector::InProcess(Arc::clone(&self.0)))
+        let connector = self.connector();
+        http_client_fn(move |_, _| connector.clone())
     }
 
     /// What answers an SDK's requests, for a caller that needs no more of the SDK. Of the headers only `x-amz-target` counts.
