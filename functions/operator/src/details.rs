@@ -111,7 +111,7 @@ impl Operator {
         let why = match outcome {
             _ if fits => None,
             Outcome::NotAllowed { why } => Some(why.to_string()),
-            Outcome::Repeated(_) => Some("already so".into()),
+            Outcome::Repeated(_) => Some("already done".into()),
             Outcome::Applied(_) | Outcome::Moved { .. } | Outcome::NotFound => None,
         };
         Ok(Fitting { act: name.into(), fits, why, steps })

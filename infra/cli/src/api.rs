@@ -279,7 +279,7 @@ async fn export(One { id, at }: One) -> Result<()> {
     for _ in 0..READS {
         let mut all = api.read(&format!("/details/{id}")).await?;
         let Record { record, columns, .. } = show::read(&api.read(&format!("/details/{id}/record")).await?)
-            .context("the answer is no record; update the command line")?;
+            .context("the answer is not a record; update the command line")?;
         let order: Status = show::read(&all["order"]).context("the answer is not an order; update the command line")?;
         let long = order.steps.iter().enumerate().filter(|(_, step)| step.output_bytes.is_some());
         let mut is_same = columns.get("version") == Some(&order.version.to_string());
@@ -417,7 +417,7 @@ fn overview(answer: Overview) -> String {
     }
     for (name, breaker) in answer.breakers {
         let (count, since, error) = (breaker.count, when(breaker.since, now), breaker.error.unwrap_or_default());
-        let _ = writeln!(out, "\nagent {name}: an open breaker has held {count} back since {since}: {error}");
+        let _ = writeln!(out, "\nagent {name}: orders held back by its open breaker since {since}: {count}; {error}");
     }
     out
 }
@@ -595,13 +595,13 @@ fn ran_again(report: again::Report) -> String {
     if let Some(time) = waits_until {
         let _ = writeln!(
             out,
-            "  an earlier request can start until {}, and the undo waits for that",
+            "  an earlier request may still start until {}; the undo begins after that",
             when(*time, Timestamp::now())
         );
     }
     for (title, steps) in [
         ("undone first, in this order", &report.undone_first),
-        ("without an undo, what they did stays", &report.stays),
+        ("not undone, because they have no undo", &report.stays),
         ("done again", &report.again),
         ("with a new idempotency key", &report.new_keys),
         ("with the old key, so the service answers as it did", &report.old_keys),
@@ -618,17 +618,19 @@ fn migration(report: Report) -> String {
     let Report { outcome, from, to, why, waits_until, .. } = &report;
     let said = match &**outcome {
         "applied" => "done",
-        "waits" => "recorded; it is done as soon as no step is with an agent and no request can start any more",
+        "waits" => {
+            "recorded; the order is migrated as soon as no step is with an agent and no request can start any more"
+        }
         "repeated" if waits_until.is_some() => "already recorded",
-        "repeated" => "already so",
+        "repeated" => "already done",
         "would_apply" => "possible now",
         "would_wait" => "possible as soon as no step is with an agent and no request can start any more",
         _ => "not allowed",
     };
     let mut out = match &**outcome {
         _ if from != to => format!("migrate from {from} to {to}: {said}\n"),
-        "would_apply" => format!("it has definition {to}; a migration that waits would be withdrawn\n"),
-        _ => format!("it keeps definition {to}; no migration waits any more\n"),
+        "would_apply" => format!("the order already has definition {to}; a waiting migration would be withdrawn\n"),
+        _ => format!("the order keeps definition {to}; no migration is waiting any more\n"),
     };
     if let Some(why) = why {
         let _ = writeln!(out, "  {why}");

@@ -113,7 +113,7 @@ impl Program {
                 return;
             }
             if why.is_empty() {
-                self.tell(&format!("{} changed: starts again", *changed.borrow_and_update()));
+                self.tell(&format!("{} changed: the program restarts", *changed.borrow_and_update()));
                 wait = Duration::from_secs(1);
                 continue;
             }

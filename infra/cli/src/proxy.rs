@@ -42,7 +42,7 @@ pub async fn serve(
 ) -> Result<()> {
     let (access, token) = Access::open(&access::Options::default())?;
     tell(&format!("{}/console#token={token}", url_of(&listener)?));
-    tell(&format!("  shows {}. Who has this link can act there as you. Stop with Ctrl-C.", api.url));
+    tell(&format!("  shows {}. Anyone with this link can act there as you. Stop with Ctrl-C.", api.url));
     let api = Arc::new(api);
     let handler = Arc::new(move |event| {
         let api = Arc::clone(&api);

@@ -52,7 +52,7 @@ impl Source<'_> {
                 Err(error) => {
                     let _ = writeln!(std::io::stderr(), "{}", visible(&format!("{error:#}")));
                     let _ =
-                        writeln!(std::io::stderr(), "nothing was changed: new orders get the workflows as they were");
+                        writeln!(std::io::stderr(), "nothing was changed: new orders still get the earlier workflows");
                 }
             }
             folder.changed().await;

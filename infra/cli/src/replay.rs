@@ -43,15 +43,15 @@ fn words(replayed: &Replayed, is_trial: bool) -> String {
         let _ = writeln!(out, "  a rule of the system was broken: {}", visible(broken));
     }
     let _ = match (same, is_trial) {
-        (true, _) => writeln!(out, "{}the replay ends where the order stands: {state}", show::painted("ok", 6)),
-        (false, true) => writeln!(out, "with this file the order comes to {state}"),
+        (true, _) => writeln!(out, "{}the replay reaches the same state as the order: {state}", show::painted("ok", 6)),
+        (false, true) => writeln!(out, "with this file the order reaches {state}"),
         (false, false) => {
-            writeln!(out, "{}the replay comes to {state}, which is not the same", show::painted("FAIL", 6))
+            writeln!(out, "{}the replay reaches {state}, which is a different state", show::painted("FAIL", 6))
         }
     };
     if let Some(Parting { order_id: own, at, export, replay }) = &replayed.parts_at {
         let whose = if own == order_id { String::new() } else { format!(" of {own}") };
-        let _ = writeln!(out, "  the histories{whose} part at {}", show::time(*at));
+        let _ = writeln!(out, "  the histories{whose} differ from {} on", show::time(*at));
         let or =
             |one: &Option<String>| one.as_deref().map_or("nothing more".to_owned(), |one| visible(one).into_owned());
         let _ = writeln!(out, "    export: {}", or(export));

@@ -132,7 +132,7 @@ async fn diff(file: &Path, at: &At) -> Result<()> {
         }
         out += match (&row, &active) {
             (None, _) => "a new workflow\n",
-            (_, None) => "the system takes no orders for it now\n",
+            (_, None) => "the system takes no orders for this workflow now\n",
             (_, Some(active)) if *active == new.hash() => "the same definition is active\n",
             (_, Some(_)) => "",
         };
@@ -140,7 +140,7 @@ async fn diff(file: &Path, at: &At) -> Result<()> {
     })
 }
 
-const OTHER_VERSION: &str = "the system is of another version than this program; use the program of its version";
+const OTHER_VERSION: &str = "the system has another version than this program; use the program of the same version";
 
 fn known<T: DeserializeOwned>(answer: &Value) -> Result<T> {
     show::read(answer).context(OTHER_VERSION)
@@ -161,7 +161,7 @@ async fn put(Put { file, activate, by, at }: Put) -> Result<()> {
         }
         let Done { name, hash, active, .. } = &done;
         if active.as_ref() == Some(hash) {
-            out += "new orders get it already\n";
+            out += "new orders already get this definition\n";
         } else if !activate {
             let _ = writeln!(out, "kept; to use it: stepwarden workflows activate {name} {hash} --reason TEXT");
         }

@@ -411,7 +411,7 @@ fn a_workflow_is_put_compared_activated_and_taken_back() {
     let said = change(&["workflows", "put", "new.toml", "--activate"]);
     let moved = |from: &str, to: &str| format!("order: from {from} to {to}; new orders follow within 5 s\n");
     assert!(said.contains("timeout changes from 1s to 2s") && said.ends_with(&moved(&old, new)), "{said}");
-    assert!(change(&["workflows", "put", "new.toml"]).contains("new orders get it already"));
+    assert!(change(&["workflows", "put", "new.toml"]).contains("new orders already get this definition"));
     assert!(case.says(0, &["workflows", "diff", "new.toml"]).contains("the same definition is active"));
     assert!(case.says(0, &["workflows", "show", "order", new]).contains("[[step]]"));
     let explained = case.says(0, &["workflows", "explain", "order"]);
@@ -557,7 +557,7 @@ fn an_exported_order_is_replayed() {
     case.says(0, &["watch", &id]);
     export(&id);
     let text = case.says(0, &replay);
-    assert!(text.contains("the replay ends where the order stands: Processed"), "{text}");
+    assert!(text.contains("the replay reaches the same state as the order: Processed"), "{text}");
 
     case.faults("payment", json!({"permanent": 1.0}));
     let undone = case.submit("order");
@@ -577,7 +577,7 @@ fn an_exported_order_is_replayed() {
     case.says(4, &["watch", &stopped]);
     export(&stopped);
     let text = case.says(0, &replay);
-    assert!(text.contains("the replay ends where the order stands: Error"), "{text}");
+    assert!(text.contains("the replay reaches the same state as the order: Error"), "{text}");
     // A file that undoes what failed.
     let file = std::fs::read_to_string(case.dir.path().join("workflows/strict.toml")).unwrap();
     std::fs::write(
@@ -586,13 +586,16 @@ fn an_exported_order_is_replayed() {
     )
     .unwrap();
     let text = case.says(0, &[&["simulate", "new.toml"], &replay[1..]].concat());
-    assert!(text.contains("with this file the order comes to Undone") && text.contains("another one"), "{text}");
+    assert!(text.contains("with this file the order reaches Undone") && text.contains("another one"), "{text}");
     // A person's act is part of the history.
     let by = ["--output", "{}", "--wait", "--by", "ann", "--reason", "paid in cash"];
     case.says(0, &[&["mark-done", &stopped], &by[..]].concat());
     export(&stopped);
     let text = case.says(0, &replay);
-    assert!(text.contains("the replay ends where the order stands: Processed") && !text.contains("note:"), "{text}");
+    assert!(
+        text.contains("the replay reaches the same state as the order: Processed") && !text.contains("note:"),
+        "{text}"
+    );
     let error = case.fails(2, &["simulate", "--replay", "order.json"]);
     assert!(error.contains("this is no exported order"), "{error}");
 }

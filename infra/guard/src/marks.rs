@@ -31,7 +31,7 @@ pub const READ_MAX_BYTES: u64 = 256 * 1024 * 1024;
 
 /// A flipped bit looks the same as a write by a program without marks, so a person must tell them apart.
 const CHANGED: &str =
-    "it differs from what was last written; if an older version, which keeps no mark, has used it, nothing is lost";
+    "it differs from what was last written; nothing is lost if an older version, which keeps no mark, has used it";
 const MAGIC: &[u8; 8] = b"swmark\x001";
 /// Magic, state and boot, head of the log, bytes and hash of the database, and a hash of all of these.
 const BYTES: usize = 8 + 8 + 48 + 8 + 8 + 8;

@@ -115,7 +115,7 @@ pub struct Event {
     /// Idempotency key: sending the same event again under the same key changes nothing [default: a new key]
     #[arg(long)]
     pub key: Option<String>,
-    /// Who sends it, on a laptop; on AWS the identity of the caller counts
+    /// Sender of the event on a local system; on AWS it is the caller's identity
     #[arg(long, value_name = "NAME")]
     pub by: Option<String>,
     #[command(flatten)]
@@ -252,10 +252,10 @@ pub struct RunAgain {
     /// Step from which to run again: it and all that come after it are done again. May be given several times
     #[arg(long, value_name = "STEP", required = true)]
     pub from: Vec<String>,
-    /// New idempotency keys also for steps that were not undone: their services do the work a second time
+    /// Use new idempotency keys also for steps that were not undone, so their services do the work a second time
     #[arg(long)]
     pub new_keys: bool,
-    /// Run again even if the effects of a step without an undo stay as they are
+    /// Run again even if a step has no undo and its earlier effects stay
     #[arg(long)]
     pub without_undo: bool,
     /// Show what would be done, and change nothing
@@ -263,7 +263,7 @@ pub struct RunAgain {
     pub dry_run: bool,
     #[command(flatten)]
     pub by: By,
-    /// Only if the order is still at this version
+    /// Run again only if the order is still at this version
     #[arg(long, value_name = "VERSION")]
     pub if_version: Option<u64>,
     #[command(flatten)]
@@ -343,10 +343,10 @@ pub struct Bulk {
     /// Only orders in which a step of this agent is failing or has failed
     #[arg(long)]
     pub agent: Option<String>,
-    /// Only orders with this error in such a step, as `overview` shows it; numbers and ids in it do not matter
+    /// Only orders with this error in such a step, as `overview` shows it; differences in numbers and ids are ignored
     #[arg(long, value_name = "TEXT")]
     pub error: Option<String>,
-    /// The orders in this file, one id per line, at most 5000; `-` reads standard input. Filters narrow the list
+    /// Act on the orders in this file, one id per line, at most 5000; `-` reads standard input. Filters narrow the list
     #[arg(long, value_name = "FILE")]
     pub ids: Option<PathBuf>,
     #[command(flatten)]

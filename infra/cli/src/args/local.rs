@@ -38,7 +38,7 @@ pub struct Up {
     /// Start even if data files are damaged or missing, with the data that is left; keeps a copy of each damaged file
     #[arg(long, conflicts_with = "memory")]
     pub accept_loss: bool,
-    /// What an answered write survives
+    /// What a write survives once it has been answered
     #[arg(long, value_enum, default_value_t = Kept::Power)]
     pub durability: Kept,
     /// Use the deployed tables and queues that the environment names instead of the embedded ones
@@ -47,14 +47,14 @@ pub struct Up {
     /// URL of the remote service for an agent or a pool, instead of the sample service; repeatable
     #[arg(long = "remote", value_name = "NAME=URL", value_parser = remote)]
     pub remotes: Vec<(String, String)>,
-    /// What stands for a Lambda function: a URL that gets its event, or a command that reads it on standard input and writes
-    /// the result on standard output; repeatable
+    /// Stand-in for a Lambda function: a URL that receives the event, or a command that reads the event from standard
+    /// input and writes the result to standard output; repeatable
     #[arg(long = "lambda", value_name = "NAME=URL|COMMAND", value_parser = target)]
     pub functions: Vec<(String, Target)>,
-    /// Value that replaces the one in a workflow file's `config`, as JSON or as a text; repeatable
+    /// Value that replaces the one in a workflow file's `config`, as JSON or as plain text; repeatable
     #[arg(long, value_name = "WORKFLOW.NAME=VALUE", value_parser = setting)]
     pub config: Vec<(String, String, Value)>,
-    /// Hosts that may come with an order, separated by commas; `*.example.com` allows all below example.com
+    /// Hosts that an order's data may put into a URL, separated by commas; `*.example.com` allows all below example.com
     #[arg(long, value_name = "HOSTS", default_value = "")]
     pub allow_hosts: Hosts,
     /// TOML file with more tokens, each with its tenant and scopes; docs/security.md has an example
@@ -130,7 +130,7 @@ pub struct Setup {
     #[arg(long, env = "AGENT_POOLS", value_parser = stepwarden_aws::config::pools, default_value = "")]
     pub pools: Layout,
     /// Agent that your own program serves: workflows may name it, and its requests go to queue agent-NAME; repeatable. The
-    /// agents in stepwarden.toml are known anyway
+    /// agents in stepwarden.toml are known without this option
     #[arg(long = "external-agent", value_name = "NAME")]
     pub external_agents: Vec<String>,
 }
@@ -224,7 +224,7 @@ pub struct Bench {
     /// Orders per second during the run of --duration
     #[arg(long, default_value_t = 100, value_name = "N", requires = "duration", value_parser = per_second())]
     pub rate: u32,
-    /// What an answered write survives
+    /// What a write survives once it has been answered
     #[arg(long, value_enum, default_value_t = Kept::Power)]
     pub durability: Kept,
     /// Keep everything in memory and skip the parts that kill a system, because nothing would survive
@@ -308,8 +308,8 @@ pub struct Simulate {
     /// Agent that your own program serves; repeatable
     #[arg(long = "external-agent", value_name = "NAME")]
     pub external_agents: Vec<String>,
-    /// Play an order again that `stepwarden export` printed to this file; FILE is another definition to try. Repeatable for
-    /// the orders that it started
+    /// Replay the order that `stepwarden export` wrote to this file; with FILE, under the definition in FILE. Repeat the
+    /// option for each order that this order started
     #[arg(long, value_name = "FILE", conflicts_with_all = ["adapter_every", "external_agents", "seeds", "seed", "first"])]
     pub replay: Vec<PathBuf>,
     /// Number of seeds to run [default: 1000]
@@ -372,7 +372,7 @@ pub struct Completions {
     pub shell: clap_complete::Shell,
 }
 
-/// What an answered write survives.
+/// What a write survives once it has been answered.
 #[derive(Clone, Copy, ValueEnum)]
 pub enum Kept {
     /// A power failure: fsync before every answer

@@ -97,7 +97,7 @@ pub enum Command {
     Remotes(Remotes),
     /// Check settings, API, token, clock, tables, queues and files; changes nothing
     ///
-    /// Every line begins with ok, warn or FAIL; a problem comes with what to do about it. By default doctor checks the embedded
+    /// Every line begins with ok, warn or FAIL; for each problem it says what to do. By default doctor checks the embedded
     /// endpoints of a local system; with AWS_ENDPOINT_URL the emulator at that address; with --aws the deployment that the
     /// environment names.
     #[command(
@@ -107,7 +107,7 @@ pub enum Command {
     /// Serve the console of a deployment whose callers sign, on this machine
     ///
     /// A browser cannot sign requests for IAM. This command passes them on, signed with your AWS credentials, until Ctrl-C. Only
-    /// the link that it prints can use it.
+    /// the link that it prints gives access.
     #[command(
         after_help = "Examples:\n  stepwarden console --stack shop\n  stepwarden console --stack shop --profile operator"
     )]
@@ -126,7 +126,7 @@ pub enum Command {
         after_help = "Examples:\n  stepwarden watch ORDER_ID\n  stepwarden watch ORDER_ID --timeout 30s && echo shipped\n  stepwarden watch ORDER_ID --json    one JSON object per line: the order's current state"
     )]
     Watch(Watch),
-    /// Send an event to an order that waits for it, or that will
+    /// Send an event to an order that waits for it, or will wait for it
     ///
     /// Prints the order's id once the event is stored.
     #[command(
@@ -149,7 +149,7 @@ pub enum Command {
         after_help = "Examples:\n  stepwarden list --state Error\n  stepwarden list --state Waiting --step trial-over    who waits there, and since when\n  stepwarden list --workflow order --from 2026-11-21T00:00:00Z --limit 10"
     )]
     List(List),
-    /// Show what waits for a person, what is being retried and why, and who waits in which step since when
+    /// Show what waits for a person, what is being retried and why, and in which steps orders wait and since when
     #[command(after_help = "Examples:\n  stepwarden overview")]
     Overview(At),
     /// List agents: whether they are paused or strained, and what waits in their pools
@@ -182,7 +182,7 @@ pub enum Command {
         after_help = "Examples:\n  stepwarden bulk resubmit --state Error --agent payment --reason \"the bank is back\" --dry-run\n  stepwarden bulk cancel --workflow order --to 2026-11-01T00:00:00Z --limit 500 --rate 50 --reason \"too old\""
     )]
     Bulk(Box<Bulk>),
-    /// List jobs, newest first; `jobs show`, `follow`, `results`, `pause`, `resume` and `abort` are for one of them
+    /// List jobs, newest first; `jobs show`, `follow`, `results`, `pause`, `resume` and `abort` act on one job
     #[command(
         after_help = "Examples:\n  stepwarden jobs\n  stepwarden jobs follow JOB_ID\n  stepwarden jobs results JOB_ID --failed\n  stepwarden jobs pause JOB_ID --reason \"the bank asks for it\""
     )]
@@ -236,16 +236,16 @@ pub enum Command {
         after_help = "Examples:\n  stepwarden migrate ORDER_ID --to latest --dry-run --reason \"looking\"\n  stepwarden migrate ORDER_ID --to latest --reason \"the new check\"\n  stepwarden resubmit ORDER_ID --to latest --reason \"the file is corrected\"    migrate and try again"
     )]
     Migrate(Migrate),
-    /// Do a step of an order again, and all that come after it
+    /// Run a step of an order again, and all steps that come after it
     ///
-    /// This works for an order that has ended, too. What these steps did is undone first, the last one first. A step that was undone
+    /// The order may have ended already. What these steps did is undone first, beginning with the last step. A step that was undone
     /// gets a new idempotency key. Any other step keeps its key, so that its service does nothing twice. No earlier reply, event or
     /// callback of a step counts again.
     #[command(
         after_help = "Examples:\n  stepwarden run-again ORDER_ID --from pack --dry-run --reason \"looking\"\n  stepwarden run-again ORDER_ID --from pack --reason \"the wrong box\""
     )]
     RunAgain(RunAgain),
-    /// Print all that is kept of an order as JSON
+    /// Print everything that is kept of an order, as JSON
     ///
     /// The file holds the order with its long outputs, its input, its history, its record as it is stored, and the definition that it
     /// runs. It contains personal data.

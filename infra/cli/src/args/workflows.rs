@@ -6,7 +6,7 @@ use std::path::PathBuf;
 /// What to do with workflows.
 #[derive(clap::Subcommand)]
 pub enum Workflows {
-    /// List the workflows and what new orders of each get
+    /// List the workflows and the definition that new orders of each get
     List(At),
     /// Show a workflow and its changes, or one of its definitions
     #[command(
@@ -15,14 +15,14 @@ pub enum Workflows {
     Show(Show),
     /// Check workflow files on this machine; needs no system
     Check(Check),
-    /// Tell in words what a workflow does: its steps, what they wait for, and how an order can end
+    /// Explain in words what a workflow does: its steps, what they wait for, and how an order can end
     #[command(
         after_help = "Examples:\n  stepwarden workflows explain workflows/order.toml\n  stepwarden workflows explain order --mermaid    the active definition of the system, as a diagram"
     )]
     Explain(Explain),
     /// Send a workflow file to the system, which checks and keeps it; new orders get it with --activate
     ///
-    /// The answer is its hash, and what differs from the active definition. Orders that are open keep theirs.
+    /// Prints its hash, and what differs from the active definition. Open orders keep their definition.
     #[command(
         after_help = "Examples:\n  stepwarden workflows put order.toml --reason \"longer timeout\"\n  stepwarden workflows put order.toml --activate --reason \"longer timeout\""
     )]
@@ -33,7 +33,7 @@ pub enum Workflows {
     Activate(Activate),
     /// Give new orders of a workflow the definition that was active before
     Rollback(Change),
-    /// Take no more orders of a workflow; `rollback` takes it back
+    /// Accept no more orders of a workflow; `rollback` reverses this
     Retire(Change),
 }
 
