@@ -62,7 +62,7 @@ function migrate(details, done) {
   const body = ({ resubmit, ...values }) => ({ ...values, resubmit: resubmit === "yes", if_version: details.order.version });
   ask({
     title: "Move this order to another definition?",
-    lead: [h("p", {}, "Nothing that is done runs again, and what was done can still be undone. The order stays as it is until you have seen what changes."), id(details)],
+    lead: [h("p", {}, "Nothing that is done runs again, and what was done can still be undone. Nothing changes until you have seen and confirmed the differences."), id(details)],
     fields,
     verb: "Show what changes",
     done,
@@ -89,11 +89,11 @@ function runAgain(details, done) {
   const body = (values) => ({ by: values.by, reason: values.reason, from: values.from === all ? begun : [values.from], new_keys: values.new_keys === "yes", without_undo: values.without_undo === "yes", if_version: details.order.version });
   ask({
     title: "Run this order again?",
-    lead: [h("p", {}, "The step that you choose and all that come after it are done again. What they did is undone first. The order stays as it is until you have seen what that means."), id(details)],
+    lead: [h("p", {}, "The step that you choose and all that come after it are done again. What these steps did is undone first. Nothing changes until you have seen and confirmed the consequences."), id(details)],
     fields: [
       { name: "from", label: "From", kind: "select", options: begun.length > 1 ? [...begun, all] : begun },
-      choice("without_undo", "What has no undo", "do not run it again", "run it again; what it did stays"),
-      choice("new_keys", "Idempotency keys of what was not undone", "keep them: the service answers as before", "new ones: the service does it a second time"),
+      choice("without_undo", "Steps that have no undo", "do not run them again", "run them again; what they did stays"),
+      choice("new_keys", "Idempotency keys of steps that were not undone", "keep them: the service answers as before", "new keys: the service does the work a second time"),
     ],
     verb: "Show what that means",
     danger: true,
@@ -115,7 +115,7 @@ function erase(details, done) {
   const last = details.order.order_id.slice(-4);
   ask({
     title: "Erase the data of this order?",
-    lead: [h("p", {}, "Its input, outputs, errors, events and reasons go, also those of the orders that it started. Ids, states, attempts and times stay, with your name and reason. This cannot be taken back, and the order cannot be undone afterwards."), id(details)],
+    lead: [h("p", {}, "This erases its input, outputs, errors, events and reasons, also those of the orders that it started. Ids, states, attempts and times stay, with your name and reason. This cannot be reversed, and the order cannot be undone afterwards."), id(details)],
     fields: [{ name: "confirm", label: "To confirm, type the last four characters of the order's id", required: true, most: 4 }],
     verb: "Erase",
     danger: true,
@@ -155,7 +155,7 @@ export function act(name, details, done) {
   if (name === "resubmit" && steps.length && !isUndo) {
     const present = steps.length === 1 ? plan.find((one) => one.step === steps[0]).input : undefined;
     const which = steps.length === 1 ? `for ${steps[0]} only` : "only for the step chosen above";
-    fields.push({ name: "input", label: `Input, ${which}`, kind: "json", rows: 12, value: json(present ?? input), folded: "Edit the input", help: "If you leave it as it is, nothing is replaced." });
+    fields.push({ name: "input", label: `Input, ${which}`, kind: "json", rows: 12, value: json(present ?? input), folded: "Edit the input", help: "If you do not change this input, it is not replaced." });
   }
   if (name === "mark-done" && !isUndo) fields.push({ name: "output", label: "Output", kind: "json", rows: 4, value: "{}", always: true, help: "JSON, as the agent would have returned it; at most 4096 bytes." });
   ask({

@@ -87,7 +87,7 @@ export function bulk(parameters, done, first = "resubmit") {
   let key;
   ask({
     title: "Act on all these orders?",
-    lead: [h("p", {}, "All orders", named, ", not only those on this page. You first see what would be done."), isBoth && h("p", {}, "The undo of a step counts as the step: orders in which ", h("strong", {}, filter.step), " fails and orders in which its undo fails are both included."), h("p", { class: "small" }, "The system does it, whether or not this page stays open. An order that no longer matches is left alone.")],
+    lead: [h("p", {}, "All orders", named, ", not only those on this page. You first see what would be done."), isBoth && h("p", {}, "The undo of a step counts as the step: orders in which ", h("strong", {}, filter.step), " fails and orders in which its undo fails are both included."), h("p", { class: "small" }, "The system carries this out even if you close this page. It leaves an order alone that no longer matches.")],
     fields: [
       { name: "action", label: "Act", kind: "select", options: actions, names: Object.fromEntries(actions.map((action) => [action, ACTS[action].name])), value: first },
       { name: "limit", label: "Maximum number", value: "100" },
@@ -104,7 +104,7 @@ export function bulk(parameters, done, first = "resubmit") {
       const bad = failed + left;
       const told = bad ? await failures(job, signal) : [];
       key = crypto.randomUUID();
-      return { verb, told: [h("p", { class: "small" }, ACTS[values.action].what), h("p", {}, `${name(values)} would apply to `, h("strong", {}, many(good, "order")), bad ? `, but not to ${bad}:` : "."), reasons(told), told.length < bad && h("p", { class: "small" }, `These are the reasons for the first ${told.length} of ${bad}.`), job.more && h("p", { class: "small" }, "More orders match than the maximum number.")] };
+      return { verb, told: [h("p", { class: "small" }, ACTS[values.action].what), h("p", {}, `${name(values)} would apply to `, h("strong", {}, many(good, "order")), bad ? `, but not to ${bad}:` : "."), reasons(told), told.length < bad && h("p", { class: "small" }, `These are the reasons for the first ${told.length} of ${bad}.`), job.more && h("p", { class: "small" }, "More orders match than the maximum number allows.")] };
     },
     async send(values) {
       const job = await post("/jobs", asked(values), { "idempotency-key": key });

@@ -10,7 +10,7 @@ const LOOKS = { gathering: "wait", running: "wait", paused: "pause", aborting: "
 const VERBS = {
   pause: { name: "Pause", what: "Within about a second, the job stops starting new acts until it is resumed." },
   resume: { name: "Resume", what: "The job continues where it was." },
-  abort: { name: "Abort", danger: true, what: "What was done stays done. The orders to come are left as they are." },
+  abort: { name: "Abort", danger: true, what: "What was done stays done. The remaining orders are not changed." },
 };
 
 const EVERY_MS = 2500;
@@ -121,7 +121,7 @@ export function job(app, _, id) {
         poll.error && h("p", { class: "wrong", role: "alert" }, poll.error.message),
         h("div", { class: "buttons" }, verbs.map((verb) => h("button", { class: VERBS[verb].danger ? "danger" : "", onclick: () => control(verb) }, VERBS[verb].name))),
         h("dl", { class: "facts" }, rows.filter(([, value]) => value).map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)])),
-        now.more && h("p", {}, "More orders match than the job's maximum number."),
+        now.more && h("p", {}, "More orders match than the job's maximum number allows."),
         bad(now) > 0 && [h("h2", { class: "warn" }, "Not acted on"), reasons(left()), left().length < bad(now) && h("p", { class: "small" }, `${left().length} of ${bad(now)} read so far${now.pages ? `, up to page ${Math.min(page + 1, now.pages)} of ${now.pages}` : ""}…`)],
         [...damaged].map((n) => h("p", { class: "wrong" }, `Page ${n + 1} of the results cannot be read.`)),
         h("p", { class: "small" }, "All results: ", prose(`\`stepwarden jobs results ${id}\``))));

@@ -53,7 +53,7 @@ function words({ order, history, plan }) {
       lines.push(["warn", `${step.name} failed ${step.undo_failures || step.failures}${step.undo_failures ? "" : ` of ${most}`} times`, `${step.last_error}.${next}`]);
     }
   }
-  for (const step of order.paused_at ? [] : late) lines.push(["warn", `${step.name} is late`, "its CompleteBy has passed; the supervisor takes it back at its next sweep."]);
+  for (const step of order.paused_at ? [] : late) lines.push(["warn", `${step.name} is late`, "its CompleteBy has passed; the supervisor ends this attempt at its next sweep."]);
   return lines;
 }
 

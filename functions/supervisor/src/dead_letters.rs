@@ -24,7 +24,7 @@ pub async fn tell(redriver: &Redriver) -> Vec<(String, u64)> {
                     queue,
                     waiting,
                     alarm = "dead_letters",
-                    "messages were received five times and not handled, or set aside"
+                    "messages were received five times without being handled, or were set aside"
                 );
                 Some((queue, waiting))
             }

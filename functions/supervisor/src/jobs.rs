@@ -126,7 +126,7 @@ impl<'a, S: StateStore + LeaseStore + JobStore, M: Messenger> Worker<'a, S, M> {
         match self.run(&id, until).await {
             Ok(()) => Some(id),
             Err(error) => {
-                tracing::warn!(job = %id, error = %Chain(&error), "a job could not go on");
+                tracing::warn!(job = %id, error = %Chain(&error), "a job could not continue");
                 let is_damaged = matches!(error, Error::Corrupt { .. });
                 if !is_damaged {
                     sleep(LOOK_EVERY).await;

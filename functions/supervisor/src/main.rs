@@ -75,7 +75,7 @@ async fn main() -> Result<(), Error> {
         };
         let (swept, worked) = tokio::join!(Box::pin(sweeps), Box::pin(work));
         if let Err(error) = worked {
-            tracing::warn!(error = %Chain(&error), "jobs could not be looked for; they are tried again");
+            tracing::warn!(error = %Chain(&error), "jobs could not be looked up; the supervisor tries again");
         }
         metrics::flush(stack);
         traces::flush_before(deadline).await;

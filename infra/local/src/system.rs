@@ -646,7 +646,7 @@ async fn work(engine: Arc<Engine>, mut stopped: watch::Receiver<bool>) {
             _ = stopped.wait_for(|stop| *stop) => break,
             worked = worked => {
                 if let Err(error) = worked {
-                    tracing::warn!(error = %Chain(&error), "jobs could not be looked for; they are tried again");
+                    tracing::warn!(error = %Chain(&error), "jobs could not be looked up; the supervisor tries again");
                 }
             }
         }
