@@ -50,7 +50,7 @@ pub enum Rule {
     #[error("the order's data was erased, so nothing of it can be done or undone; submit a new order")]
     Erased,
     /// The order is a child.
-    #[error("the order belongs to another one; run that one again from the step that started this order")]
+    #[error("another order started this one; run that order again from the step that started this one")]
     Child,
     /// It is being undone.
     #[error("the order is being undone; wait until it is undone, and then run it again from its first steps")]
@@ -59,7 +59,7 @@ pub enum Rule {
     #[error("an undo failed; resubmit the order, or skip that undo or mark it as done, and then run it again")]
     UndoFailed,
     /// A migration waits.
-    #[error("the order waits for another definition; wait for that, or withdraw it")]
+    #[error("a migration of the order is waiting; wait until it is done, or withdraw it")]
     Migrating,
     /// A step was never begun, and all before it are as they are.
     #[error("it has not begun, so there is nothing to run again")]

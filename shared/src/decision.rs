@@ -201,10 +201,10 @@ pub enum Declined {
     )]
     Late,
     /// As many events as an order keeps.
-    #[error("the order keeps 16 events for steps to come, and no more; send it again once a step has taken one")]
+    #[error("the order already keeps 16 events for later steps, the maximum; send it again once a step has taken one")]
     Full,
     /// The step's `take` is false for it.
-    #[error("the condition `take` of the step that waits is false for this event; send one that it takes")]
+    #[error("the condition `take` of the waiting step is false for this event; send an event for which it is true")]
     NotTaken,
     /// The step's `take`, `failed` or `output` has no value for it.
     #[error("`take`, `failed` or `output` of the step has no value for this event; send the fields that they read")]
@@ -335,12 +335,12 @@ pub enum Refusal {
     Erased,
     /// Its parent has counted how it ended.
     #[error(
-        "the order belongs to another one, which has counted how it ended; act on the order at the top, as `stepwarden get` shows it"
+        "another order started this one and has already recorded its end; act on the order at the top, which `stepwarden get` shows"
     )]
     Child,
     /// The order that a step started has its input.
     #[error(
-        "the step is an order, which keeps its input; resubmit without an input, or undo; failed items of a list take one"
+        "the step started an order, which keeps its input; resubmit without an input, or undo; only failed items of a list take a new input"
     )]
     ChildInput,
     /// Its input has the cursor, which differs by page.
@@ -358,18 +358,20 @@ pub enum Refusal {
     )]
     ItemIsFinal,
     /// The input of an item does not pass the check of the workflow that gets it.
-    #[error("the input of an item is refused by the `[input]` of its workflow, or is no object of at most 16384 bytes")]
+    #[error(
+        "the input of an item is refused by the `[input]` of its workflow, or is not an object of at most 16384 bytes"
+    )]
     ItemInput,
     /// More items have another input than fit.
     #[error(
-        "at most 100 items of a list take another input, in at most 20 resubmissions, of 262144 bytes each; submit an order for the others"
+        "a list takes new inputs for at most 100 items, in at most 20 resubmissions of 262144 bytes each; submit new orders for the other items"
     )]
     ItemInputs,
     /// The output is longer than [`MAX_OUTPUT`].
     #[error("the output is longer than 4096 bytes; give a reference to it")]
     LongOutput,
     /// The output is nested deeper than [`json::MAX_DEPTH`].
-    #[error("the output is nested too deep: at most 50 levels of arrays and objects are taken")]
+    #[error("the output is nested too deep: the limit is 50 levels of arrays and objects")]
     DeepOutput,
     /// The input is longer than [`MAX_INPUT`], nested deeper than [`json::MAX_DEPTH`], or no object.
     #[error("the input must be a JSON object of at most 16384 bytes, nested at most 50 levels deep")]
@@ -378,10 +380,10 @@ pub enum Refusal {
     #[error("there is no definition with this hash")]
     NoDefinition,
     /// It cannot go on under that definition.
-    #[error("the order cannot go on under that definition; a step or the order breaks this rule: {0}")]
+    #[error("the order cannot continue under that definition, because of a step or of the order itself: {0}")]
     Migration(Rule),
     /// It cannot be run again.
-    #[error("the order cannot be run again as asked; a step or the order breaks this rule: {0}")]
+    #[error("the order cannot be run again as asked, because of a step or of the order itself: {0}")]
     Again(again::Rule),
     /// It is about to be run again.
     #[error("the order is being undone so that steps can run again; wait until that has finished")]

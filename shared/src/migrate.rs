@@ -58,10 +58,10 @@ impl Migration {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum Rule {
     /// The definition has another name.
-    #[error("the definition is of another workflow than the order")]
+    #[error("the definition belongs to another workflow than the order")]
     Workflow,
     /// The order is a child.
-    #[error("the order belongs to another one, which pinned its definition; it ends under that definition")]
+    #[error("another order started this one and pinned its definition; this order ends under that definition")]
     Child,
     /// The order has children.
     #[error("it has started orders, which rely on the present definition; the order ends under that one")]

@@ -492,7 +492,7 @@ impl Check {
                 self.add(
                     &here,
                     match known.as_slice() {
-                        [] => "is not known: no field is".into(),
+                        [] => "is not known: no fields are allowed here".into(),
                         known => format!("is not known; the fields are {}", known.join(", ")),
                     },
                 );

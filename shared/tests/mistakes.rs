@@ -87,7 +87,7 @@ const MISTAKES: &[Mistake<'_>] = &[
     (
         "a | http = \"https://x.example/\"; heartbeat = \"1s\"",
         "heartbeat",
-        &["a call of a URL or of AWS sends no heartbeats", "`accept` or `poll`"],
+        &["a call to a URL or to AWS sends no heartbeats", "`accept` or `poll`"],
     ),
     (
         "a | heartbeat = \"1s\"; late = { extend = \"1s\", times = 1 }",
@@ -164,7 +164,7 @@ const MISTAKES: &[Mistake<'_>] = &[
     ),
     // Accepted work.
     ("a | accept = { within = \"1ms\" }", "accept", &["`within` of 1ms is out of range"]),
-    ("a | accept = { when = \"status == 202\" }", "accept", &["says itself that it only accepts", "remove `when`"]),
+    ("a | accept = { when = \"status == 202\" }", "accept", &["reports with the outcome `accepted`", "remove `when`"]),
     ("a | http = \"https://x.example\"; accept = { when = \"input.x\" }", "accept", &["`input.x` cannot be read here"]),
     (
         "a | accept = { }; output = { x = \"${event.x}\" }",

@@ -257,7 +257,7 @@ fn a_mistake_in_a_file_says_what_to_write() {
         ("take = \"by != 'x'\"", "`by` cannot be read here"),
         ("failed = \"size(events) > 0\"", "`events` cannot be read here"),
         ("people = 2; output = { x = \"${event.x}\" }", "`event.x` cannot be read here; what can be read is `events`"),
-        ("failed = \"${event.no}\"", "`failed` is an expression as it is"),
+        ("failed = \"${event.no}\"", "`failed` is already an expression"),
     ] {
         let error = read(&format!("{event}{keys}")).unwrap_err().to_string();
         assert!(error.contains(words), "{keys}: {error}");

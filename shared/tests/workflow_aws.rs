@@ -94,7 +94,7 @@ fn every_refusal_names_its_line_and_says_what_to_write_instead() {
         ("a | aws = \"dynamo:PutItem\"; with = {}", &["unknown service `dynamo`", "`dynamodb`", "`sqs`"]),
         ("a | aws = \"dynamodb:putItem\"; with = {}", &["unknown action `putItem` of `dynamodb`", "`PutItem`"]),
         ("a | aws = \"secretsmanager:GetSecretValue\"; with = {}", &["unknown service `secretsmanager`"]),
-        ("a | aws = \"sns:Publish\"", &["`sns:Publish` is sent what `with` says", "add `with"]),
+        ("a | aws = \"sns:Publish\"", &["`sns:Publish` gets its parameters from `with`", "add `with"]),
         ("a | aws = \"sns:Publish\"; with = \"text\"", &["`sns:Publish` takes a table"]),
         ("a | aws = \"s3:PutObject\"; with = { Bucket = \"b\", Body = \"x\" }", &["needs `Key` in `with`"]),
         (

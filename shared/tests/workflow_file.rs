@@ -145,7 +145,7 @@ fn every_refusal_names_its_line_and_says_what_to_write_instead() {
         (String::new(), 1, &["name"]),
         (with("name = \"two\"\n", ""), 9, &["missing field `name`"]),
         (with("timeout = \"5s\"\nretry", "timeout = \nretry"), 6, &["w.toml:6:"]),
-        (too_many, too_many_line, &["51 steps are too many", "at most 50", "split the workflow"]),
+        (too_many, too_many_line, &["51 steps are too many", "the limit is 50", "split the workflow"]),
     ];
     let mut wrong = Vec::new();
     for (text, line, parts) in cases {

@@ -296,7 +296,7 @@ fn a_host_that_comes_with_the_order_needs_a_list() {
     let step = "http = { url = \"https://${input.host}:8443/a\", headers = { authorization = \"Bearer {secret:t}\" } }\n\
                 undo = { http = \"https://${input.host}:8443/b\" }";
     let error = read(step, "").unwrap_err();
-    assert!(error.contains("comes with the order, and this deployment allows no such host"), "{error}");
+    assert!(error.contains("comes from the order, and this deployment allows no such host"), "{error}");
     let workflow = read(step, "*.shop.example").unwrap();
     assert!(workflow.maps_host());
     // `test`, `simulate` and `workflows check` do not know the deployment's list.

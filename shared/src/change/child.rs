@@ -385,7 +385,7 @@ impl Change<'_> {
         let Some(child) = found else { return self.begin_again(index) };
         self.task.steps[index].error = None;
         let Some(parent) = child.parent.as_ref().filter(|parent| parent.id == self.task.id) else {
-            let mistake = Mistake(format!("order {} is there, and this order did not start it", child.id));
+            let mistake = Mistake(format!("order {} exists already, but this order did not start it", child.id));
             return self.mistaken(index, Direction::Do, &mistake);
         };
         let round = self.task.steps[index].kids.as_ref().map_or(0, |kids| kids.round);

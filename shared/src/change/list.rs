@@ -489,7 +489,7 @@ impl Change<'_> {
             || found.iter().any(|(_, seen)| is_lost(seen));
         let list = match reads.then(|| list(&self.task, index, self.turn)).transpose() {
             Ok(list) if list.is_some() && self.turn.outputs.list(&items.hash).is_none() => {
-                let mistake = Mistake("`each` has another list than when the step began".into());
+                let mistake = Mistake("`each` gives another list now than when the step began".into());
                 return self.mistaken(index, Direction::Do, &mistake);
             }
             Ok(list) => list.unwrap_or_default(),
@@ -520,7 +520,7 @@ impl Change<'_> {
         };
         let Some(parent) = child.parent.as_ref().filter(|parent| parent.id == self.task.id) else {
             self.set_item(index, item, Item::Refused);
-            return Some(format!("order {} is there, and this order did not start it", child.id));
+            return Some(format!("order {} exists already, but this order did not start it", child.id));
         };
         let edited = self::items(&self.task, index).and_then(|items| items.edited(item));
         if child.phase != Phase::Undone && edited.is_some_and(|from| parent.round < from) {
@@ -853,7 +853,7 @@ fn message(task: &Task, index: usize, item: usize, read: &mut Option<Arc<Vec<Val
         let input = inputs(task, index, list, std::iter::once(item), turn).pop();
         return match input {
             Some((_, Err(mistake))) => mistake.to_string(),
-            Some((_, Ok(_))) | None => "another order has the place of its order".into(),
+            Some((_, Ok(_))) | None => "its order cannot start, because another order has its id".into(),
         };
     }
     match seen(task, index, item, turn) {

@@ -299,7 +299,7 @@ fn build(raw: &RawWorkflow, known: Known<'_>, settings: &Settings) -> Result<Wor
         ));
     }
     if raw.step.len() > MAX_STEPS {
-        let message = format!("{} steps are too many; at most {MAX_STEPS}, so split the workflow", raw.step.len());
+        let message = format!("{} steps are too many; the limit is {MAX_STEPS}, so split the workflow", raw.step.len());
         return Err((raw.step[MAX_STEPS].span(), message));
     }
     let config =

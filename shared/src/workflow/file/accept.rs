@@ -33,12 +33,12 @@ pub(super) fn build(spanned: &Spanned<RawAccept>, step: &RawStep, is_read: bool)
     let when = match &raw.when {
         Some(when) if !is_read => {
             let message =
-                "an agent of your own says itself that it only accepts, by the outcome `accepted`; remove `when`";
+                "your own agent reports with the outcome `accepted` that it only accepted the work; remove `when`";
             return Err((when.span(), message.into()));
         }
         None if !is_read => None,
         None if step.http.is_none() => {
-            let message = "a call of AWS always answers 200; say in `when` which answers only accept, for example `when = \"true\"`";
+            let message = "a call to AWS always answers 200; say in `when` which answers only accept the work, for example `when = \"true\"`";
             return Err((spanned.span(), message.into()));
         }
         None => Some(Expression::condition(USUAL).expect("it is valid")),

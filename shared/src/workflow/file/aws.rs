@@ -135,7 +135,7 @@ fn build(raw: &Spanned<RawAws>, action: String, function: Option<String>) -> Res
     let mut all: Vec<&String> = done.iter().chain(transient).chain(permanent).collect();
     all.sort();
     if let Some(name) = all.windows(2).find(|two| two[0] == two[1]).map(|two| two[0]) {
-        return Err((raw.span(), format!("`{name}` is named twice; an error means done, transient or permanent")));
+        return Err((raw.span(), format!("`{name}` is named twice; an error is either done, transient or permanent")));
     }
     let sorted = |names: &Vec<String>| {
         let mut names = names.clone();
@@ -177,7 +177,7 @@ pub(super) fn fixed(text: &str, config: &Map<String, Value>) -> Result<String, S
     let template = Template::parse(text).map_err(|fault| fault.to_string())?;
     if let Some(other) = template.references().find(|reference| reference.path[0] != "config") {
         return Err(format!(
-            "`{}` cannot be read here, because this is the same for every order; write it out, or read `config`",
+            "`{}` cannot be read here, because this value must be the same for every order; write it out, or read `config`",
             other.path.join(".")
         ));
     }

@@ -35,7 +35,7 @@ pub(super) fn checked(
 ) -> Result<SignedDuration, Problem> {
     let Time(time) = *every.get_ref();
     if is_call {
-        let message = "a call of a URL or of AWS sends no heartbeats; use an agent of your own, or `accept` or `poll`";
+        let message = "a call to a URL or to AWS sends no heartbeats; use your own agent, or `accept` or `poll`";
         return Err((every.span(), message.into()));
     }
     if !(MIN_EVERY..=MAX_EVERY).contains(&time) {

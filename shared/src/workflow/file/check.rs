@@ -516,7 +516,7 @@ impl Graph<'_> {
         if let Some(other) = self.steps.iter().find(waits) {
             let message = format!(
                 "the link of step `{}` would also reach `{}`, which waits for the event `{event}`, too; give one of \
-                 them an event of another name",
+                 them an event with another name",
                 step.name, other.name
             );
             return Err((at(), message));

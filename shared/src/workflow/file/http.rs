@@ -116,7 +116,10 @@ pub(super) fn build(raw: &Spanned<RawHttp>, of: Option<&Http>, around: Around<'_
         for status in given.iter().flat_map(|given| given.get_ref()) {
             if seen.contains(status) {
                 let span = given.as_ref().expect("it has a status").span();
-                return Err((span, format!("{status} is named twice; a status is done, transient or permanent")));
+                return Err((
+                    span,
+                    format!("{status} is named twice; a status is either done, transient or permanent"),
+                ));
             }
             seen.push(*status);
             list.push(*status);
@@ -195,7 +198,7 @@ fn with_host(shown: &str, around: Around<'_>) -> Result<Template, String> {
     let url = empty(parse(&whole)?, String::new());
     if url.maps_host() && around.hosts.is_empty() {
         return Err(format!(
-            "the host of `{shown}` comes with the order, and this deployment allows no such host; write the host, read it \
+            "the host of `{shown}` comes from the order, and this deployment allows no such host; write the host, read it \
              from `config`, or allow it (docs/workflows.md#hosts)"
         ));
     }

@@ -57,7 +57,7 @@ const MAX_EXPRESSIONS: usize = 200;
 pub(super) fn condition(raw: Option<&Spanned<String>>, what: &str) -> Result<Option<Expression>, Problem> {
     let Some(raw) = raw else { return Ok(None) };
     if raw.get_ref().starts_with("${") {
-        let message = format!("`{what}` is an expression as it is; write it without `${{` and `}}`");
+        let message = format!("`{what}` is already an expression; write it without `${{` and `}}`");
         return Err((raw.span(), message));
     }
     Expression::condition(raw.get_ref()).map(Some).map_err(|fault| wrong(raw.span(), what, &fault))
@@ -133,7 +133,7 @@ pub(super) fn with(
                 Ok(None)
             }
             Some(aws) => {
-                let message = format!("`{}` is sent what `with` says; add `with = {{ ... }}`", aws.action);
+                let message = format!("`{}` gets its parameters from `with`; add `with = {{ ... }}`", aws.action);
                 Err((at, message))
             }
             None => Ok(None),

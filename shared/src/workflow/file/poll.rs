@@ -34,7 +34,7 @@ pub(super) fn build(spanned: &Spanned<RawPoll>, step: &RawStep) -> Result<Poll, 
         (
             "retry",
             step.retry.as_ref().map(Spanned::span),
-            "looks again every so often, whatever happened to the last look",
+            "looks again at fixed times, whatever happened to the last look",
         ),
         ("late", step.late.as_ref().map(Spanned::span), "looks again when an answer is late"),
     ];
