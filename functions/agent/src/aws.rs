@@ -157,7 +157,7 @@ impl Aws {
         Call { request, time_left }: Call<'_>,
     ) -> Result<Value, AgentError> {
         let Some((service, name)) = action.service() else {
-            return Err(unready(format!("this version of the agent does not know `{}`", action.action)));
+            return Err(unready(format!("this version of the agent does not know `{}`; update it", action.action)));
         };
         let event = (action.envelope).then(|| {
             let mut event = envelope(request);
@@ -321,7 +321,7 @@ fn invocation(
 
 /// The call of another action, as its service's protocol has it.
 fn unsigned(service: &Service, action: &str, input: &Value) -> Result<Unsigned, String> {
-    let table = input.as_object().ok_or("it takes a table; resubmit the step with a table")?;
+    let table = input.as_object().ok_or("its input must be a table; resubmit the step with a table")?;
     let post = |headers, body| Unsigned { method: "POST", path: "/".into(), headers, body };
     match service.protocol {
         Protocol::Json(version, target) => {
@@ -357,7 +357,8 @@ fn unsigned(service: &Service, action: &str, input: &Value) -> Result<Unsigned, 
             }
             for (name, value) in &rest {
                 let known = S3_HEADERS.iter().find(|(known, _)| known == name);
-                let (_, header) = known.ok_or_else(|| format!("it takes no `{name}`; remove it from `with`"))?;
+                let (_, header) =
+                    known.ok_or_else(|| format!("it has no parameter `{name}`; remove it from `with`"))?;
                 headers.push((header, text(name, value)?));
             }
             Ok(Unsigned { method, path, headers, body })
@@ -386,7 +387,7 @@ fn route(
         // Another path would be called.
         if value.is_empty() || segments.iter().any(|segment| matches!(*segment, "." | "..")) {
             return Err(format!(
-                "`{part}` is empty, or has a segment `.` or `..`, so another path would be called; map another value"
+                "`{part}` is empty, or has a segment `.` or `..`, so another path would be called; correct it in `with`"
             ));
         }
         if part == "Bucket"
@@ -417,7 +418,9 @@ fn text(name: &str, value: &Value) -> Result<String, String> {
     let text = match value {
         Value::String(text) => text.clone(),
         Value::Bool(_) | Value::Number(_) => value.to_string(),
-        Value::Null | Value::Array(_) | Value::Object(_) => return Err(format!("`{name}` is not a text")),
+        Value::Null | Value::Array(_) | Value::Object(_) => {
+            return Err(format!("`{name}` must be a text, a number, true or false"));
+        }
     };
     if text.contains(char::is_control) {
         return Err(format!("`{name}` has control characters"));

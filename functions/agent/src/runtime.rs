@@ -120,8 +120,12 @@ impl Runtime {
             Some(Outcome::Garbled { .. } | Outcome::Failed { .. }) => {
                 tracing::info!(agent = request.agent, "a step failed permanently")
             }
-            Some(Outcome::Unavailable { .. }) => tracing::info!(agent = request.agent, "gave a step back: unavailable"),
-            Some(Outcome::Deferred { .. }) => tracing::info!(agent = request.agent, "gave a step back: breaker open"),
+            Some(Outcome::Unavailable { .. }) => {
+                tracing::info!(agent = request.agent, "returned a step: its service is unavailable")
+            }
+            Some(Outcome::Deferred { .. }) => {
+                tracing::info!(agent = request.agent, "returned a step untried: its circuit breaker is open")
+            }
             None => {
                 metrics::SILENT_ATTEMPTS.add(&request.agent);
                 tracing::warn!(agent = request.agent, "past CompleteBy; no reply sent");

@@ -109,7 +109,7 @@ pub fn page(code: &str) -> Option<String> {
 /// The route accepts only `allow`: methods separated by commas, as in the header.
 #[must_use]
 pub fn wrong_method(allow: &'static str) -> Problem {
-    let detail = format!("this route takes {}", allow.replace(", ", " and "));
+    let detail = format!("this route supports only {}", allow.replace(", ", " and "));
     Problem { allow: Some(allow), ..method_not_allowed(None, detail) }
 }
 

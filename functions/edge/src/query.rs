@@ -15,8 +15,9 @@ pub fn read(event: &ApiGatewayV2httpRequest, known: &[&str]) -> Result<BTreeMap<
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
         let (name, value) = (decode(name)?, decode(value)?);
         if !known.contains(&name.as_str()) {
-            let takes = if known.is_empty() { "nothing".into() } else { known.join(", ") };
-            return Err(invalid_field(None, format!("the route accepts {takes} after the `?`")).at(name));
+            let known = if known.is_empty() { "none".into() } else { known.join(", ") };
+            let detail = format!("is not a query parameter of this route; its query parameters: {known}");
+            return Err(invalid_field(None, detail).at(name));
         }
         if all.insert(name.clone(), value).is_some() {
             return Err(invalid_field(None, "is given twice").at(name));

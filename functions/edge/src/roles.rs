@@ -69,8 +69,8 @@ impl RoleTenants {
             Some(tenant) => Ok(Seen::Of(tenant)),
             None => {
                 let detail = format!(
-                    "`{arn}` has no tenant: the deployment gives tenants to roles of its account by their names; add the role to \
-                     RoleTenants, or sign with a role that is there"
+                    "`{arn}` has no tenant: RoleTenants assigns tenants to roles of the deployment's account; add the \
+                     role there, or sign with a role that it lists"
                 );
                 Err(problem::forbidden(None, detail))
             }
@@ -85,8 +85,8 @@ impl RoleTenants {
         match self.seen(event)? {
             Seen::Of(tenant) => Ok(tenant),
             Seen::All => {
-                let detail = "the role looks up the orders of all tenants, so it has none to submit for; sign with a \
-                              role that has a tenant in RoleTenants";
+                let detail = "the role may look up the orders of all tenants, but belongs to none, so it cannot \
+                              submit; sign with a role that has a tenant in RoleTenants";
                 Err(problem::forbidden(None, detail))
             }
         }

@@ -63,7 +63,10 @@ pub fn deployed(agents: &[&str], settings: &Settings) -> Result<Workflows, Error
     workflows.retain(|name, workflow| {
         let missing: Vec<&str> = workflow.agents().into_iter().filter(|agent| !agents.contains(agent)).collect();
         if !missing.is_empty() {
-            tracing::info!(workflow = name, "accepts no orders for it: without the example there is no {missing:?}");
+            tracing::info!(
+                workflow = name,
+                "accepts no orders for it: this deployment lacks the example's agents {missing:?}"
+            );
         }
         missing.is_empty()
     });
@@ -142,7 +145,7 @@ fn check_children<'a>(workflows: &'a Workflows, path: &mut Vec<&'a str>, name: &
         };
         if known.input.is_some() {
             let message = format!(
-                "the input of `{child}` has a built-in check, which only submitted orders pass; give it a schema in `[input]`"
+                "`{child}` has a built-in input check, so no workflow can start it; replace the check by a schema in `[input]`"
             );
             return Err((first, message));
         }

@@ -47,7 +47,7 @@ impl Operator {
             #[cfg(feature = "deployment")]
             Source::CloudWatch(clients) => {
                 cloudwatch::last_hour(clients, self.config.stack(), minute(now)).await.map_err(|why| {
-                    let detail = format!("CloudWatch does not tell the metrics of the last hour: {why}");
+                    let detail = format!("the metrics of the last hour cannot be read from CloudWatch: {why}");
                     edge::problem::unavailable(None, detail).retry_after(60)
                 })?
             }

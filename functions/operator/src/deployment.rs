@@ -268,7 +268,7 @@ impl Operator {
             tracing::warn!(
                 workflow = name,
                 stack = deployment.stack,
-                "a deployment replaced what was activated: {told}"
+                "a deployment replaced the definition that an operator had activated: {told}"
             );
         }
         for warning in self.warnings(workflow).await {
@@ -308,7 +308,7 @@ impl Operator {
                 by: by_stack(deployment.stack),
                 since,
             };
-            let reason = "the deployment failed and was taken back";
+            let reason = "the deployment failed, so its changes were reverted";
             let set = store.set_pointer(name, &next, seen.stored.get(name), reason, Some(&after)).await;
             if set.map_err(|e| unavailable(&e))? {
                 let _ = self.engine.pointers_now().await;
@@ -318,7 +318,7 @@ impl Operator {
         // Whoever has changed it since knew what it was.
         keep().await?;
         let row = self.found(name).await?;
-        Ok(Some(format!("{name}: stays as {} has made it since", row.as_ref().map_or("somebody", by))))
+        Ok(Some(format!("{name}: not restored, because {} has changed it since", row.as_ref().map_or("somebody", by))))
     }
 }
 
@@ -330,7 +330,7 @@ fn taken_back(name: &str, was_active: bool, last: Option<&Hash>) -> String {
     match (was_active, last) {
         (true, Some(last)) => format!("{name}: {} is active again, as before this deployment", short(last)),
         (_, Some(_)) => format!("{name}: is retired again, as before this deployment"),
-        (_, None) => format!("{name}: is retired, because this deployment brought it first"),
+        (_, None) => format!("{name}: is retired, because this deployment introduced it"),
     }
 }
 

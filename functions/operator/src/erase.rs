@@ -161,7 +161,7 @@ fn in_time(started: Instant, so_far: impl FnOnce() -> String) -> Result<(), Prob
     if started.elapsed() < MAX_TIME {
         return Ok(());
     }
-    let detail = format!("{} after {} s; repeat the request, and it continues there", so_far(), MAX_TIME.as_secs());
+    let detail = format!("{} after {} s; repeat the request to continue", so_far(), MAX_TIME.as_secs());
     Err(problem::unavailable(None, detail).retry_after(1))
 }
 

@@ -290,7 +290,7 @@ impl Operator {
             if is_given {
                 return Err(problem::invalid_field(
                     field,
-                    format!("does not go together with `to`; leave out `{field}`"),
+                    format!("cannot be combined with `to`; leave out `{field}`"),
                 ));
             }
         }
@@ -325,7 +325,7 @@ impl Operator {
     pub async fn jobs(&self, query: &BTreeMap<String, String>) -> Result<Jobs, Problem> {
         let cursor = query.get("cursor").map(String::as_str);
         if cursor.is_some_and(|cursor| cursor.len() > MAX_CURSOR) {
-            return Err(problem::invalid_field("cursor", "does not come from a list"));
+            return Err(problem::invalid_field("cursor", "is not a cursor of a list of jobs; leave it out"));
         }
         let (ids, next) = self.engine.store.jobs(ROWS, cursor).await.map_err(|e| unavailable(&e))?;
         let (mut jobs, mut unreadable) = (Vec::new(), Vec::new());

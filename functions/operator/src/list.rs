@@ -193,7 +193,7 @@ pub(crate) fn check_cursor(filter: &Filter, cursor: Option<&str>) -> Result<(), 
     if cursor.is_none_or(|cursor| DynamoStore::is_cursor(filter, cursor)) {
         return Ok(());
     }
-    let detail = "does not come from a page with the same filter; leave it out to begin at the first page";
+    let detail = "is not from a page with the same filter; leave it out to begin at the first page";
     Err(problem::invalid_field("cursor", detail))
 }
 

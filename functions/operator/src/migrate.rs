@@ -154,7 +154,7 @@ impl Operator {
             let why = said.unwrap_or("another migration was asked for");
             return Err(problem::order_moved(
                 None,
-                format!("the order has not moved: {why}; read it again and decide anew"),
+                format!("the order was not migrated: {why}; read it again and decide anew"),
             ));
         }
         let from = now.migrates_at(self.engine.skew()).filter(|_| is_waiting);

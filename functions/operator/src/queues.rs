@@ -123,7 +123,7 @@ impl Operator {
         if wish.all && name == queue::SET_ASIDE {
             return Err(problem::invalid_field(
                 "all",
-                "works for dead letters only; move messages set aside with `limit`",
+                "works for dead letters only; use `limit` to move messages set aside",
             ));
         }
         tracing::info!(queue = name, operator = by, "moving messages back: {reason}");

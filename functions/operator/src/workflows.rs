@@ -369,7 +369,8 @@ impl Operator {
             Some(active) => match self.kept_or_deployed(&name, active).await {
                 Ok(before) => differences(&before.workflow, &workflow),
                 Err(problem) => {
-                    warnings.push(format!("no differences are shown: {}", problem.detail));
+                    warnings
+                        .push(format!("the differences from the active definition are unknown: {}", problem.detail));
                     Vec::new()
                 }
             },
@@ -537,7 +538,10 @@ impl Operator {
             return Err(format!("there is no input check `{input}`; put a definition without it"));
         }
         if workflow.maps_host() && self.config.files.hosts.is_empty() {
-            return Err("a host in it comes with the order, and this deployment allows none (HttpHosts)".into());
+            return Err(
+                "a URL in it takes its host from the order, and this deployment allows no such host; set HttpHosts"
+                    .into(),
+            );
         }
         workflow.can_start(self.config.clock_skew).map_err(|e| e.to_string())
     }

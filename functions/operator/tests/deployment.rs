@@ -182,7 +182,7 @@ async fn a_deployment_that_is_taken_back_leaves_what_was_before_it() {
     let why = &shown["history"][0];
     assert_eq!(
         (&why["by"], &why["reason"]),
-        (&json!("stack shop-agents"), &json!("the deployment failed and was taken back"))
+        (&json!("stack shop-agents"), &json!("the deployment failed, so its changes were reverted"))
     );
     assert_eq!(shown["previous"], hashes[1], "what a rollback goes back to is as before, too");
     // Repeated, or late, or to files whose agent is gone meanwhile, it changes nothing.
@@ -216,7 +216,7 @@ async fn a_deployment_that_is_taken_back_leaves_what_was_before_it() {
     // What a person did after the deployment is the newer wish.
     as_version(&world, 7, &one).await;
     act(&world, "activate", json!({"hash": hashes[2]})).await;
-    assert_eq!(back(&world, 7, &one, &two).await, ["w: stays as ada has made it since"]);
+    assert_eq!(back(&world, 7, &one, &two).await, ["w: not restored, because ada has changed it since"]);
     assert_eq!(now(&world).await, (json!("active"), hashes[2].clone(), 15));
     assert!(as_version(&world, 8, &two).await[0].contains("unchanged, so"), "the file is that of before");
     // One that was active already: nothing to restore.
@@ -232,7 +232,7 @@ async fn a_workflow_that_a_failed_deployment_brought_first_takes_no_orders() {
     let (old, both) = ([file("v", 10)], [file("v", 10), file("w", 10)]);
     as_version(&world, 1, &old).await;
     as_version(&world, 2, &both).await;
-    assert_eq!(back(&world, 2, &both, &old).await, ["w: is retired, because this deployment brought it first"]);
+    assert_eq!(back(&world, 2, &both, &old).await, ["w: is retired, because this deployment introduced it"]);
     assert_eq!(now(&world).await.0, "retired");
     assert_eq!(world.get("/workflows/v").await["version"], 1, "not of that deployment");
     as_version(&world, 3, &both).await;
@@ -370,7 +370,7 @@ async fn cloudformation_gets_an_answer_to_everything_it_asks() {
     assert_eq!(answered(&request("Delete", &url, &layer(2)), true).await.status, "SUCCESS");
     assert_eq!(now(&world).await.0, "retired");
     let (status, said) = told(&answered(&request("Delete", &url, &layer(9)), true).await);
-    assert!(status == "SUCCESS" && said.starts_with("nothing was taken back: "), "{said}");
+    assert!(status == "SUCCESS" && said.starts_with("nothing was reverted: "), "{said}");
 
     // An update keeps the id that it is asked with, so that nothing is replaced.
     publish(3, &file("w", 10).toml);
@@ -385,7 +385,7 @@ async fn cloudformation_gets_an_answer_to_everything_it_asks() {
     let (status, said) = told(&answered(&back, true).await);
     assert!(status == "SUCCESS" && said.ends_with("is active again, as before this deployment"), "{said}");
     assert_eq!(now(&world).await.1, hashes[0]);
-    assert!(told(&answered(&back, true).await).1.starts_with("there was nothing to take back"));
+    assert!(told(&answered(&back, true).await).1.starts_with("there was nothing to revert"));
     for (version, old, expected) in [(5, 3, 1), (6, 5, 0)] {
         publish(version, &file("w", [10, 20][expected]).toml);
         assert_eq!(answered(&from("Update", &url, &layer(version), &layer(old)), true).await.status, "SUCCESS");

@@ -47,7 +47,12 @@ pub(crate) async fn post<S: StateStore, M: Messenger>(
             return Err(if (0..now).any(handed_out) { refusal(Declined::Late) } else { unknown() });
         }
     }
-    let data = data::object(&body(event)?, MAX_CALLBACK, "the body", "report a reference to large data")?;
+    let data = data::object(
+        &body(event)?,
+        MAX_CALLBACK,
+        "the body",
+        "store large data elsewhere and report a reference to it",
+    )?;
     let given = event.headers.get("idempotency-key").and_then(|value| value.to_str().ok()).map(str::trim);
     let key = match given.filter(|key| !key.is_empty() && key.len() <= MAX_TEXT) {
         Some(key) => key.to_owned(),
@@ -80,7 +85,10 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
 
 /// Whatever is wrong with the address, the answer is the same: it says nothing about the order.
 fn unknown() -> Problem {
-    problem::no_such_callback("token", "no step of an order has this address; use it as it came, with the whole token")
+    problem::no_such_callback(
+        "token",
+        "no step of an order has this address; use it exactly as you received it, with the whole token",
+    )
 }
 
 fn refusal(why: Declined) -> Problem {
@@ -96,7 +104,7 @@ fn refusal(why: Declined) -> Problem {
             problem::event_late(None, "the order has not called the service yet; send it again once it has called")
         }
         Declined::Late | Declined::Full => {
-            let detail = "the step is over, so stop: it has a callback, it was done otherwise or again, or the order has ended or is being undone";
+            let detail = "stop, because the step no longer waits for this: it has a callback, it ended in another way or ran again, or the order has ended or is being undone";
             problem::event_late(None, detail)
         }
     }

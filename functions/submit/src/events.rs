@@ -110,7 +110,7 @@ fn refusal(why: Declined, workflow: &Workflow, name: &str) -> Problem {
             let name = shared::history::shorten(name, MAX_NAME);
             let known = if known.is_empty() { "no event".into() } else { known.join(", ") };
             let detail =
-                format!("no step of the workflow `{}` waits for `{name}`; its steps take {known}", workflow.name);
+                format!("no step of the workflow `{}` waits for `{name}`; its steps wait for {known}", workflow.name);
             problem::no_such_event("event", detail)
         }
         Declined::NoPerson => problem::forbidden(None, why.to_string()),

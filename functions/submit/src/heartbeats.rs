@@ -74,7 +74,7 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
 fn unknown() -> Problem {
     problem::no_such_heartbeat(
         "token",
-        "no attempt at a step of an order has this address; use that of the request, and stop the work if it is refused",
+        "no attempt has this address; use the address in the request, and stop the work if that is refused, too",
     )
 }
 
@@ -90,7 +90,7 @@ fn over(task: &Task) -> Problem {
 
 /// How far the work is, as the body says.
 fn progress(body: &[u8]) -> Result<Progress, Problem> {
-    let mut data = data::object(body, MAX_BODY, "the body", "a heartbeat has `percent` and `note`")?;
+    let mut data = data::object(body, MAX_BODY, "the body", "send only `percent` and `note`")?;
     let fields = data.as_object_mut().expect("an object");
     let percent = match fields.remove("percent") {
         None | Some(Value::Null) => None,

@@ -202,7 +202,7 @@ async fn fill<S: StateStore, M: Messenger>(
     let read = submit.engine.store.outputs(&task.id, std::slice::from_ref(&beside.hash)).await.pop();
     let corrupt = || Error::Corrupt {
         what: format!("the output of `{name}`"),
-        why: format!("{}: it is missing from the state table, or has another content", json::DAMAGED),
+        why: format!("{}: its text is missing from the state table, or was changed", json::DAMAGED),
     };
     let text = read.unwrap_or(Ok(None)).and_then(|text| text.ok_or_else(corrupt));
     let text = text.map_err(|e| submission::unavailable(&e))?;

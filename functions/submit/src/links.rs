@@ -147,7 +147,7 @@ fn data(event: &ApiGatewayV2httpRequest, link: &Link) -> Result<(Map<String, Val
         let value = query::decode(value).map_err(|_| problem::invalid_field(field, "is not percent-encoded UTF-8"))?;
         let value = value.trim().replace("\r\n", "\n");
         if !value.is_empty() && data.insert(field.to_owned(), value.into()).is_some() {
-            return Err(problem::invalid_field(field, "is there twice; send the form once"));
+            return Err(problem::invalid_field(field, "is given twice; send the form once"));
         }
     }
     let round = data.remove("round");
@@ -162,8 +162,11 @@ fn data(event: &ApiGatewayV2httpRequest, link: &Link) -> Result<(Map<String, Val
     }
     let is_one = answer.map_or(link.answers.is_empty(), |answer| link.answers.iter().any(|one| one == answer));
     if !is_one {
-        let how = if link.answers.is_empty() { "is not asked for".into() } else { link.answers.join(", ") };
-        return Err(problem::invalid_field("answer", format!("must be one of the buttons: {how}")));
+        let detail = match link.answers.is_empty() {
+            true => "must be left out, because the question has only one button".to_owned(),
+            false => format!("must be one of the buttons: {}", link.answers.join(", ")),
+        };
+        return Err(problem::invalid_field("answer", detail));
     }
     Ok((data, round.flatten()))
 }
@@ -241,7 +244,7 @@ fn refused(problem: &Problem) -> ApiGatewayV2httpResponse {
             ("This question is not open yet", "Nothing was stored. Open the link again later.")
         }
         "event_refused" => (
-            "This answer is not taken",
+            "This answer was not accepted",
             "Nothing was stored. Go back and give a reason, or choose another answer. If that is refused, too, ask the sender of \
              the link.",
         ),

@@ -272,7 +272,7 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
                 Err(_) => return Err(no("no active workflow has this name".into())),
             };
             if found.input.is_some() {
-                return Err(no("that one has a built-in check of its input".into()));
+                return Err(no("that workflow has a built-in input check, so no other workflow can start it".into()));
             }
             let names: Vec<&str> = path.iter().map(String::as_str).collect();
             found
@@ -299,7 +299,7 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
         let own = deployed.map(Workflow::hash);
         let hash = match registry::meaning(pointer, own.as_ref()) {
             Meaning::Active(hash) => hash,
-            Meaning::Unreadable => return Err(broken(name, "what it stands for")),
+            Meaning::Unreadable => return Err(broken(name, "its record")),
             Meaning::Retired(Pointer { by, since, .. }) => {
                 let detail =
                     format!("`{name}` was retired by {by} at {since:.0}; active are {}", self.active(pointers));

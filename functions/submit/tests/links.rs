@@ -292,7 +292,7 @@ take = "outputs.limits.open || first(event.reason, '') != ''"
     // The old page is closed, however often it is sent. The new one asks again.
     assert_eq!(send(&world, &link, "answer=yes&round=0").await, (409, CLOSED.into()));
     assert!(open(&world, &link).await.1.contains("name=\"round\" value=\"1\""));
-    assert_eq!(send(&world, &link, "answer=yes&round=1").await, (422, "This answer is not taken".into()));
+    assert_eq!(send(&world, &link, "answer=yes&round=1").await, (422, "This answer was not accepted".into()));
     assert_eq!(send(&world, &link, "answer=yes&round=x").await.0, 400);
     for _ in 0..2 {
         assert_eq!(send(&world, &link, "answer=yes&reason=fine&round=1").await, (200, "Sent: yes".into()));

@@ -101,7 +101,7 @@ async fn each_refusal_says_what_to_do_and_changes_nothing() {
                 "no_such_order",
                 "not the id of",
             ),
-            ("a name that is not there", event("payed"), "k", empty(), 404, "no_such_event", "its steps take `e1`"),
+            ("a name that is not there", event("payed"), "k", empty(), 404, "no_such_event", "its steps wait for `e1`"),
             ("other data under its key", event("paid"), "k0", cents(6), 422, "event_key_reused", "use a new key"),
             ("another name under its key", event("e16"), "k0", cents(5), 422, "event_key_reused", "use a new key"),
             ("a second one that is too early", event("paid"), "k", cents(5), 409, "event_early", "send it again once"),
@@ -134,7 +134,7 @@ async fn each_refusal_says_what_to_do_and_changes_nothing() {
         &id,
         vec![
             ("a heartbeat of an older attempt", of_attempt(1), "", empty(), 409, "attempt_over", "stop the work"),
-            ("a forged heartbeat", of_another, "", empty(), 404, "no_such_heartbeat", "use that of the request"),
+            ("a forged heartbeat", of_another, "", empty(), 404, "no_such_heartbeat", "use the address in the request"),
             ("a forged callback", another, "", empty(), 404, "no_such_callback", "with the whole token"),
             (
                 "the address of another step",
@@ -170,7 +170,7 @@ async fn each_refusal_says_what_to_do_and_changes_nothing() {
         vec![
             ("one whose step has another", event("paid"), "k", cents(5), 409, "event_late", "look at the order"),
             ("a heartbeat after the answer", of_attempt(2), "", empty(), 409, "attempt_over", "stop the work"),
-            ("an expired callback", callback.clone(), "", empty(), 409, "event_late", "so stop"),
+            ("an expired callback", callback.clone(), "", empty(), 409, "event_late", "stop, because"),
         ],
     )
     .await;
@@ -201,7 +201,7 @@ async fn each_refusal_says_what_to_do_and_changes_nothing() {
                 "no_such_event",
                 "take `e1`",
             ),
-            ("a callback after the end", callback, "", empty(), 409, "event_late", "so stop"),
+            ("a callback after the end", callback, "", empty(), 409, "event_late", "stop, because"),
             ("a heartbeat after the end", of_attempt(2), "", empty(), 409, "attempt_over", "stop the work"),
         ],
     )

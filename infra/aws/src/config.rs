@@ -89,7 +89,9 @@ impl Config {
         let mut agents = list("AGENTS");
         let external_agents = list("EXTERNAL_AGENTS");
         if let Some(name) = external_agents.iter().find(|name| agents.contains(name)) {
-            let problem = format!("`{name}` is also in AGENTS; list it here if your own program serves it, else there");
+            let problem = format!(
+                "`{name}` is also in AGENTS; keep it in only one list: here if your own program serves it, else there"
+            );
             return Err(Error { name: "EXTERNAL_AGENTS", problem });
         }
         agents.extend(external_agents.iter().cloned());
@@ -195,7 +197,7 @@ fn files(lookup: impl Fn(&str) -> Option<String>) -> Result<Settings, Error> {
         None => BTreeMap::new(),
         Some(text) => serde_json::from_str(&text).map_err(|e| Error {
             name: "WORKFLOW_CONFIG",
-            problem: format!("is no JSON object of workflows with their values, such as {{\"order\": {{\"limit_cents\": 1000}}}}: {e}"),
+            problem: format!("must be a JSON object of workflows and their values, such as {{\"order\": {{\"limit_cents\": 1000}}}}: {e}"),
         })?,
     };
     let hosts = given("HTTP_HOSTS").unwrap_or_default().parse();
@@ -282,7 +284,7 @@ fn public_url(text: String) -> Result<String, Error> {
         return Ok(text.trim_end_matches('/').to_owned());
     }
     let problem = format!(
-        "`{text}` is no address; write for example https://orders.example, at most {MAX_PUBLIC_URL} characters"
+        "`{text}` is not a URL of at most {MAX_PUBLIC_URL} characters; write for example https://orders.example"
     );
     Err(Error { name: "PUBLIC_URL", problem })
 }

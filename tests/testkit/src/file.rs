@@ -316,7 +316,7 @@ pub(crate) fn known(workflow: &Workflow, name: &str, answer: &str) -> Result<(),
     }
     let known: Vec<String> = known.iter().map(|name| format!("`{name}`")).collect();
     let known = if known.is_empty() { "no event".into() } else { known.join(", ") };
-    Err(format!("no step of workflow `{}` waits for `{name}`; its steps take {known}", workflow.name))
+    Err(format!("no step of workflow `{}` waits for `{name}`; its steps wait for {known}", workflow.name))
 }
 
 /// Checks the data of an event.

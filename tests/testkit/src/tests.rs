@@ -460,7 +460,7 @@ fn an_order_in_rust_catches_what_a_scenario_catches() {
         (found().answers("greet", []), "write at least one"),
         (found().answers("greet", [Answer::ok(json!({})).header("a b", "c")]), "no header"),
         (found().sent("look-up", json!({"input": 1})), "`input` is not sent by `look-up`; write `method`"),
-        (found().event(Event::of("paid", json!({})), "accepted"), "waits for `paid`; its steps take no event"),
+        (found().event(Event::of("paid", json!({})), "accepted"), "waits for `paid`; its steps wait for no event"),
         (found().caught(["greet"]), "has no `catch`"),
         (Order::of("nowhere.toml"), "nowhere.toml:1: cannot be read"),
     ] {

@@ -57,7 +57,8 @@ impl Http {
         let call = over_http(request)?;
         // At most half of the time: a wait for all of it would count against the host.
         let secrets = tokio::time::timeout(time_left / 2, self.look_up(call)).await;
-        let secrets = secrets.unwrap_or_else(|_| Err(unready("its secrets could not be read in time".into())))?;
+        let secrets =
+            secrets.unwrap_or_else(|_| Err(unready("the secrets of the step could not be read in time".into())))?;
         // Some services repeat the address that they were handed, and whoever knows its token may report.
         let token = request.callback.as_ref().and_then(|callback| callback.rsplit('/').next());
         let mask = Mask::new(secrets.values().cloned().chain(token.map(str::to_owned)));
@@ -102,7 +103,7 @@ impl Http {
         if request.held.is_some() && !url.host_str().is_some_and(|host| self.hosts.allows(host)) {
             let host = url.host_str().unwrap_or_default();
             return Err(refused(format!(
-                "`{host}` comes with the order, and this deployment does not allow it; see HttpHosts"
+                "the host `{host}` comes from the order, and this deployment does not allow it; add it to HttpHosts"
             )));
         }
         let method = Method::from_bytes(call.method.as_bytes());
@@ -154,7 +155,7 @@ impl Agent for Http {
 
 /// The call that `request` contains. This version knows URL steps; the scheduler that sent it may not.
 fn over_http(request: &Request) -> Result<&http::Http, AgentError> {
-    let missing = || unready("the request contains no URL; an earlier version of the scheduler sent it".into());
+    let missing = || unready("the request contains no URL, because an earlier version of the scheduler sent it".into());
     request.over_http().ok_or_else(missing)
 }
 

@@ -63,7 +63,7 @@ async fn answered(operator: &Operator, clients: &Clients, request: &Request) -> 
     let mut changes = match files(clients, request, deployment.layer).await {
         Ok(files) => operator.take_back(&files, deployment).await?,
         // Files that cannot be read were not deployed.
-        Err(why) => vec![format!("nothing was taken back: {why}")],
+        Err(why) => vec![format!("nothing was reverted: {why}")],
     };
     // A Delete means that the stack could not be made: the template keeps the resource at the end of the stack's life. Definitions
     // are never removed, because orders may need them.
@@ -72,7 +72,7 @@ async fn answered(operator: &Operator, clients: &Clients, request: &Request) -> 
         changes.extend(operator.deploy(&files, deployment).await?);
     }
     if changes.is_empty() {
-        changes.push("there was nothing to take back; the definitions stay".into());
+        changes.push("there was nothing to revert; the definitions stay".into());
     }
     Ok(changes)
 }
@@ -113,7 +113,7 @@ async fn files(clients: &Clients, request: &Request, arn: &str) -> Result<Vec<Fi
         format!("layer {name} cannot be read ({why}): its name must begin with STACK-workflows, where STACK is the system's stack")
     })?;
     let found: Value = serde_json::from_slice(&found).map_err(|_| "Lambda's answer is not JSON".to_owned())?;
-    let at = found["Content"]["Location"].as_str().ok_or("Lambda does not say where the layer's content is")?;
+    let at = found["Content"]["Location"].as_str().ok_or("Lambda's answer has no URL for the layer's content")?;
     let get = http::Request::get(at).body(Vec::new()).map_err(|e| e.to_string())?;
     let archive =
         call(clients, get).await.map_err(|why| format!("the content of layer {name} cannot be read: {why}"))?;
@@ -149,7 +149,7 @@ fn unpacked(archive: &[u8]) -> Result<Vec<File>, String> {
             continue;
         }
         if named.contains('/') {
-            return Err(format!("{named}: is in a folder below; put the workflow files of all folders into one"));
+            return Err(format!("{named}: is in a subfolder; put all workflow files into the top folder of the layer"));
         }
         let text = bytes(header + 30 + number(header + 26, 2)? + number(header + 28, 2)?, packed)?;
         let text = match method {

@@ -64,14 +64,14 @@ macro_rules! metrics {
 metrics! {
     ORDERS_ACCEPTED "orders_accepted" Counter Some("workflow"), "Orders accepted.";
     ORDERS_REFUSED "orders_refused" Counter Some("cause"), "Orders answered with 429: `overload` or `rate_limited`.";
-    EVENTS_REFUSED "events_refused" Counter Some("workflow"), "Events that no step of their order takes, or not yet.";
-    REMINDERS_FAILED "reminders_failed" Counter Some("agent"), "Reminders of steps that wait which the agent could not send.";
+    EVENTS_REFUSED "events_refused" Counter Some("workflow"), "Events that were refused, for example because no step of their order waits for them.";
+    REMINDERS_FAILED "reminders_failed" Counter Some("agent"), "Reminders of waiting steps that the agent could not send.";
     ORDERS_PROCESSED "orders_processed" Counter Some("workflow"), "Orders that ended Processed.";
     ORDERS_UNDONE "orders_undone" Counter Some("workflow"), "Orders that ended Undone.";
     ORDERS_IN_ERROR "orders_in_error" Counter Some("workflow"), "Orders that stopped in Error.";
     STEP_ATTEMPTS "step_attempts" Counter Some("agent"), "Attempts given to an agent, undos included.";
     STEP_FAILURES "step_failures" Counter Some("agent"), "Attempts that failed or ran out of time, undos included.";
-    RECOVERY_LAG "recovery_lag" Histogram Some("agent"), "Time from CompleteBy to the save that took the attempt back.";
+    RECOVERY_LAG "recovery_lag" Histogram Some("agent"), "Time from CompleteBy to the save that ended the attempt.";
     LATE_REPLIES "late_replies" Counter Some("workflow"), "Replies that arrived after their attempt had been given up.";
     SILENT_ATTEMPTS "silent_attempts" Counter Some("agent"), "Attempts that an agent did not answer because CompleteBy had passed.";
     BREAKER_OPENED "breaker_opened" Counter Some("agent"), "Circuit breakers that opened.";
