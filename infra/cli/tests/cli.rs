@@ -571,7 +571,7 @@ fn an_exported_order_is_replayed() {
     *refused = json!([refused[0], "p", refused[2], refused[3], null]);
     std::fs::write(case.dir.path().join("export.json"), exported.to_string()).unwrap();
     let text = case.says(1, &replay);
-    assert!(text.contains("the histories part at") && text.contains("export: undoing"), "{text}");
+    assert!(text.contains("the histories differ from") && text.contains("export: undoing"), "{text}");
 
     let stopped = case.submit("strict");
     case.says(4, &["watch", &stopped]);

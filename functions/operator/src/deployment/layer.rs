@@ -192,7 +192,7 @@ mod tests {
                 archive[at + 1] = b'/';
             }
         }
-        assert!(unpacked(&archive).unwrap_err().starts_with("e/f.toml: is in a folder below"));
+        assert!(unpacked(&archive).unwrap_err().starts_with("e/f.toml: is in a subfolder"));
     }
 
     // Whoever may invoke the function may not make it send anything anywhere.
