@@ -199,7 +199,7 @@ async fn each_refusal_says_what_to_do_and_changes_nothing() {
                 empty(),
                 404,
                 "no_such_event",
-                "take `e1`",
+                "wait for `e1`",
             ),
             ("a callback after the end", callback, "", empty(), 409, "event_late", "stop, because"),
             ("a heartbeat after the end", of_attempt(2), "", empty(), 409, "attempt_over", "stop the work"),
