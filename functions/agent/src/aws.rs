@@ -171,7 +171,7 @@ impl Aws {
             if let Some(answer) = here.invoke(Invocation { function, payload: &payload, request, time_left }) {
                 let Invoked { payload, failed } = answer.await?;
                 return match failed {
-                    true => function_error(action, &payload),
+                    true => function_error(action, request, json!({}), &payload),
                     false => result(action, request, 200, json!({}), &payload),
                 };
             }
@@ -216,7 +216,7 @@ impl Aws {
         traced(&answer);
         let (status, headers) = (answer.status(), answer.headers().clone());
         let body = bytes(answer).await?;
-        let is_expired = |body: &Vec<u8>| Said::of(&headers, body).code.starts_with("ExpiredToken");
+        let is_expired = |body: &Vec<u8>| Said::of(&headers, body, &Mask::default()).code.starts_with("ExpiredToken");
         if !status.is_success() && body.as_ref().is_some_and(is_expired) {
             *cloud.known.lock().await = None;
         }
@@ -237,24 +237,27 @@ fn understood(
     headers: &HeaderMap,
     body: Option<Vec<u8>>,
 ) -> Result<Value, AgentError> {
+    let kind = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let is_readable = is_json(kind) || kind.starts_with("application/x-amz-json");
+    let readable = |body: Vec<u8>| if is_readable { body } else { Vec::new() };
+    let mask = mask(request);
     if !status.is_success() {
-        let said = Said::of(headers, &body.unwrap_or_default());
+        let body = body.unwrap_or_default();
+        let said = Said::of(headers, &body, &mask);
         return match action.meaning(status.as_u16(), &said.code) {
-            Meaning::Done => Ok(Value::Null),
+            Meaning::Done => done(action, request, status.as_u16(), header(headers), &readable(body)),
             Meaning::Transient | Meaning::Permanent => Err(said.meaning(action, status, headers)),
         };
     }
     let body = body.ok_or_else(too_long)?;
     if headers.contains_key("x-amz-function-error") {
-        return function_error(action, &body);
+        return function_error(action, request, header(headers), &body);
     }
-    let kind = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    let is_readable = is_json(kind) || kind.starts_with("application/x-amz-json");
-    let body = if is_readable { body.as_slice() } else { b"" };
-    if let Some(error) = failed_parts(action, body) {
+    let body = readable(body);
+    if let Some(error) = failed_parts(action, &body, &mask) {
         return Err(AgentError::Transient { error, said: None, status: Some(status.as_u16()), retry_after: None });
     }
-    result(action, request, status.as_u16(), header(headers), body)
+    result(action, request, status.as_u16(), header(headers), &body)
 }
 
 impl Cloud {
@@ -476,17 +479,29 @@ fn signature(
 
 /// What is kept of an answer that means done. A body that is no JSON is empty here.
 fn result(action: &Action, request: &Request, status: u16, header: Value, body: &[u8]) -> Result<Value, AgentError> {
-    let (mask, direction) = (Mask::default(), request.direction);
+    let (mask, direction) = (mask(request), request.direction);
     judge(request, status, &header, body, &mask)?;
     match &action.keep {
         Some(keep) => kept(keep, status, header, body, direction, &mask),
         None if body.is_empty() => Ok(Value::Null),
-        None => output(body, "", direction, &mask),
+        None => Ok(mask.value(output(body, "", direction, &mask)?)),
     }
 }
 
+/// What is kept of an error that means done. A file that does not read the answer gets none of the error.
+fn done(action: &Action, request: &Request, status: u16, header: Value, body: &[u8]) -> Result<Value, AgentError> {
+    let all = result(action, request, status, header, body)?;
+    Ok(if action.keep.is_some() { all } else { Value::Null })
+}
+
+/// A function may return or print the address that its event has, and whoever knows the token in it may report.
+fn mask(request: &Request) -> Mask {
+    let token = request.callback.as_ref().and_then(|callback| callback.rsplit('/').next());
+    Mask::new(token.map(str::to_owned))
+}
+
 /// That some of several things failed, if the answer says so.
-fn failed_parts(action: &Action, body: &[u8]) -> Option<String> {
+fn failed_parts(action: &Action, body: &[u8], mask: &Mask) -> Option<String> {
     let field = action.field_of_failures()?;
     let answer: Value = serde_json::from_slice(body).ok()?;
     let value = answer.get(field)?;
@@ -497,19 +512,20 @@ fn failed_parts(action: &Action, body: &[u8]) -> Option<String> {
         Value::Object(table) => table.is_empty(),
         Value::Bool(_) | Value::String(_) => false,
     };
-    let said = shorten(&value.to_string(), MAX_MESSAGE);
+    let said = shorten(&mask.text(&value.to_string()), MAX_MESSAGE);
     (!is_none).then(|| format!("a part of the call failed: `{field}` is {said}"))
 }
 
 /// What it means that a function failed, by its error's type. A runtime that died names no type, or one of its own.
-fn function_error(action: &Action, payload: &[u8]) -> Result<Value, AgentError> {
-    let payload: Value = serde_json::from_slice(payload).unwrap_or_default();
-    let field = |name: &str| payload.get(name).and_then(Value::as_str);
-    let kind = shorten(field("errorType").unwrap_or("Unknown"), MAX_MESSAGE / 4);
-    let message = shorten(field("errorMessage").unwrap_or_default(), MAX_MESSAGE);
+fn function_error(action: &Action, request: &Request, header: Value, payload: &[u8]) -> Result<Value, AgentError> {
+    let fields: Value = serde_json::from_slice(payload).unwrap_or_default();
+    let mask = mask(request);
+    let field = |name: &str| fields.get(name).and_then(Value::as_str).map(|text| mask.text(text));
+    let kind = shorten(field("errorType").as_deref().unwrap_or("Unknown"), MAX_MESSAGE / 4);
+    let message = shorten(&field("errorMessage").unwrap_or_default(), MAX_MESSAGE);
     let error = format!("the function failed: {kind}");
     match action.meaning_of_function_error(&kind) {
-        Meaning::Done => Ok(Value::Null),
+        Meaning::Done => done(action, request, StatusCode::OK.as_u16(), header, payload),
         Meaning::Permanent => Err(AgentError::Refused {
             error: with_words(&error, &message),
             status: StatusCode::OK.as_u16(),
@@ -538,10 +554,10 @@ struct Said {
 }
 
 impl Said {
-    fn of(headers: &HeaderMap, body: &[u8]) -> Self {
-        let json: Value = serde_json::from_slice(body).unwrap_or_default();
+    fn of(headers: &HeaderMap, body: &[u8], mask: &Mask) -> Self {
+        let json: Value = mask.value(serde_json::from_slice(body).unwrap_or_default());
         let field = |names: [&str; 3]| names.iter().find_map(|name| json.get(name)?.as_str()).map(str::to_owned);
-        let text = String::from_utf8_lossy(body);
+        let text = mask.text(&String::from_utf8_lossy(body));
         let header = headers.get("x-amzn-errortype").and_then(|value| value.to_str().ok()).map(str::to_owned);
         let code = field(["__type", "code", "Code"]).or(header).or_else(|| element(&text, "Code"));
         let code = code.unwrap_or_default();
@@ -561,7 +577,8 @@ impl Said {
             code => format!("{} {code}", status.as_u16()),
         };
         let meaning = match action.meaning(status.as_u16(), &self.code) {
-            Meaning::Permanent if self.is_conflict() => Meaning::Transient,
+            // What the file says comes first.
+            Meaning::Permanent if self.is_conflict() && !action.permanent.contains(&self.code) => Meaning::Transient,
             other => other,
         };
         if meaning == Meaning::Permanent {

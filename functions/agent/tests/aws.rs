@@ -438,9 +438,58 @@ async fn an_error_has_its_name_for_catch() {
     assert!(matches!(result, Err(AgentError::Transient { .. })), "{result:?}");
     let (result, _) = world.ask(write, json!({}), cancelled(&["ConditionalCheckFailed", "TransactionConflict"])).await;
     assert!(matches!(result, Err(AgentError::Refused { .. })), "{result:?}");
+    let firm = json!({"action": "dynamodb:TransactWriteItems", "permanent": ["TransactionCanceledException"]});
+    let (result, _) = world.ask(firm, json!({}), cancelled(&["None", "TransactionConflict"])).await;
+    assert!(matches!(result, Err(AgentError::Refused { .. })), "what the file says comes first: {result:?}");
+    let upload = json!({"action": "s3:PutObject"});
+    let object = json!({"Bucket": "b", "Key": "k", "Body": "x", "IfNoneMatch": "*"});
+    let conflict = (409, vec![], "<Error><Code>ConditionalRequestConflict</Code></Error>".into());
+    let (result, _) = world.ask(upload, object, conflict).await;
+    assert!(matches!(result, Err(AgentError::Transient { .. })), "{result:?}");
     let (result, _) = world.ask(put, json!({}), (503, vec![], "<html>".into())).await;
     let Err(AgentError::Transient { error, status: Some(503), .. }) = result else { panic!("{result:?}") };
     assert_eq!(error, "503 Service Unavailable");
+}
+
+// K5: an error that means done is an answer like any other for `output`, which finds in it what there is.
+#[tokio::test]
+async fn an_error_that_means_done_can_be_read() {
+    let world = World::start().await;
+    let keep = json!({"arn": "${first(answer.executionArn, answer.errorType, 'none')}", "status": "${status}"});
+    let start = json!({"action": "states:StartExecution", "done": ["ExecutionAlreadyExists"], "keep": keep});
+    let exists = json!({"__type": "ExecutionAlreadyExists", "message": "it is there"});
+    let there = (400, vec![("content-type", JSON.to_owned())], exists.to_string());
+    let (result, _) = world.ask(start.clone(), json!({}), there).await;
+    assert_eq!(result, Ok(json!({"arn": "none", "status": 400})));
+    let call = json!({"action": "lambda:Invoke", "function": "f", "done": ["There"], "keep": start["keep"]});
+    let failed = (
+        200,
+        vec![("x-amz-function-error", "Unhandled".to_owned()), ("content-type", "application/json".to_owned())],
+        json!({"errorType": "There"}).to_string(),
+    );
+    let (result, _) = world.ask(call, json!({}), failed).await;
+    assert_eq!(result, Ok(json!({"arn": "There", "status": 200})));
+}
+
+// Security: whoever knows the token of a callback may report, and a function may return its event or fail with it.
+#[tokio::test]
+async fn an_answer_that_repeats_the_callback_is_masked() {
+    let world = World::start().await;
+    let address = "https://api.example/callbacks/ord_1/stock/t0ken";
+    let body = json!({"errorType": "t0ken", "errorMessage": address, "given": {"callback": address}});
+    let answers = [
+        ok("application/json", &body),
+        (200, vec![("x-amz-function-error", "Unhandled".to_owned())], body.to_string()),
+        refusal(400, &json!({"__type": "No", "message": address, "callback": address})),
+        refusal(503, &json!({"message": address})),
+    ];
+    for (n, answer) in answers.into_iter().enumerate() {
+        world.server.answers.lock().unwrap().push_back(answer);
+        let mut request = request(&json!({"action": "lambda:Invoke", "function": "f"}), &json!({}));
+        request.callback = Some(address.into());
+        let told = format!("{:?}", world.act(&request).await);
+        assert!(!told.contains("t0ken") && told.contains("***"), "{n}: {told}");
+    }
 }
 
 // K5: 200 does not mean that every entry of a list was taken.

@@ -92,7 +92,7 @@ pub const SERVICES: &[Service] = &[
     json("comprehend", "1.1", "Comprehend_20171127", "DetectDominantLanguage DetectEntities DetectKeyPhrases DetectSentiment"),
     json("dynamodb", "1.0", "DynamoDB_20120810", "BatchGetItem BatchWriteItem DeleteItem ExecuteStatement GetItem PutItem Query Scan TransactGetItems TransactWriteItems UpdateItem"),
     json("ecs", "1.1", "AmazonEC2ContainerServiceV20141113", "DescribeTasks RunTask StopTask UpdateService"),
-    json("elasticmapreduce", "1.1", "ElasticMapReduce", "AddJobFlowSteps CancelSteps DescribeCluster DescribeStep RunJobFlow TerminateJobFlows"),
+    json("elasticmapreduce", "1.1", "ElasticMapReduce", "AddJobFlowSteps DescribeCluster DescribeStep RunJobFlow TerminateJobFlows"),
     json("events", "1.1", "AWSEvents", "PutEvents"),
     json("firehose", "1.1", "Firehose_20150804", "PutRecord PutRecordBatch"),
     json("glue", "1.1", "AWSGlue", "BatchStopJobRun GetCrawler GetJobRun GetWorkflowRun StartCrawler StartJobRun StartWorkflowRun StopWorkflowRun"),
@@ -141,9 +141,11 @@ pub const S3_HEADERS: [(&str, &str); 10] = [
     ("StorageClass", "x-amz-storage-class"),
 ];
 
-/// Errors with a status below 500 after which AWS's own clients call again, and conflicts of transactions.
-const AGAIN: [&str; 26] = [
+/// Errors with a status below 500 after which AWS's own clients call again, and conflicts: of transactions, and the two of S3 after
+/// which its reference says to try again ("Error responses", "Conditional writes").
+const AGAIN: [&str; 28] = [
     "BandwidthLimitExceeded",
+    "ConditionalRequestConflict",
     "EC2ThrottledException",
     "ExpiredToken",
     "ExpiredTokenException",
@@ -151,6 +153,7 @@ const AGAIN: [&str; 26] = [
     "KMSThrottlingException",
     "KmsThrottled",
     "LimitExceededException",
+    "OperationAborted",
     "PriorRequestNotComplete",
     "ProvisionedThroughputExceededException",
     "ReplicatedWriteConflictException",
