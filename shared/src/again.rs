@@ -1,10 +1,10 @@
-//! An order is run again from an earlier step, also one that has ended: that step and all that come after it are done once
-//! more. What they did is undone first.
+//! Runs an order, even an ended one, again from an earlier step. That step and all steps after it are first undone and
+//! then done once more.
 //!
-//! Pure. The wish is one save, after which the order is undone as far as these steps go; the save that finds nothing left to
-//! undo puts them back. Attempts never restart, so no earlier reply counts. Each step that is done again gets a
-//! [round](crate::step::Rounds): it is in the idempotency keys of what was undone, in the address of a callback, in the form
-//! behind a link and in the id of a started order. A key of an event is known for the whole order.
+//! Pure. One save records the wish. Then these steps, and no others, are undone; the save that finds nothing left to
+//! undo puts them back. Attempt numbers never restart, so no earlier reply counts. Each step done again gets a
+//! [round](crate::step::Rounds), which is in the idempotency keys of undone work, callback addresses, forms behind
+//! links and ids of children. An event's key stays known for the whole order.
 
 use crate::outputs::{MAX_ALL_BESIDE, MAX_COUNT_BESIDE};
 use crate::step::{Direction, State, Step};
@@ -21,10 +21,10 @@ pub const MAX_ROUNDS: u32 = 20;
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Again {
-    /// The steps that are done again, by position, in their order.
+    /// The positions of the steps that are done again, ascending.
     #[serde(rename = "s")]
     pub steps: Vec<u16>,
-    /// Whether all of them get new idempotency keys, not only those that were undone.
+    /// Whether all these steps get new idempotency keys, not only the undone ones.
     #[serde(rename = "nk", default, skip_serializing_if = "std::ops::Not::not")]
     pub new_keys: bool,
 }
@@ -61,13 +61,13 @@ pub enum Rule {
     /// A migration waits.
     #[error("a migration of the order is waiting; wait until it is done, or withdraw it")]
     Migrating,
-    /// A step was never begun, and all before it are as they are.
+    /// The step to run again from has never begun.
     #[error("it has not begun, so there is nothing to run again")]
     NotBegun,
-    /// A step beside these is under way.
+    /// Another step is under way.
     #[error("it has begun and is not settled; wait for it, or run again from it as well")]
     Open,
-    /// A step beside these is undone.
+    /// Another step is undone.
     #[error("it is undone; run again from it as well")]
     Undone,
     /// A step before has not run.
@@ -76,7 +76,7 @@ pub enum Rule {
     /// A list.
     #[error("it started an order for each item of a list, and a list cannot be started again; submit a new order")]
     List,
-    /// What it did stays.
+    /// It has no undo.
     #[error("it may have run and has no undo; allow its effects to stay, or start from a later step")]
     NoUndo,
     /// Its service would not report again.
@@ -95,7 +95,7 @@ pub enum Rule {
 pub struct Obstacle {
     /// The rule that it breaks.
     pub rule: Rule,
-    /// The name of the step, if it is about one.
+    /// The step's name, if one step breaks it.
     pub step: Option<String>,
 }
 
@@ -108,14 +108,14 @@ impl fmt::Display for Obstacle {
     }
 }
 
-/// From where, and what is allowed.
+/// What to run again, and how.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Wish {
     /// The steps from which to run again, by name.
     pub from: Vec<String>,
-    /// All steps that are done again get new idempotency keys, not only those that were undone.
+    /// Gives all steps that are done again new idempotency keys, not only the undone ones.
     pub new_keys: bool,
-    /// What has no undo may stay as it is.
+    /// Effects without an undo may stay.
     pub without_undo: bool,
 }
 
@@ -138,7 +138,7 @@ fn has_begun(step: &Step) -> bool {
     step.is_tried() || !matches!(step.state, State::Pending { .. })
 }
 
-/// Whether what the step did stays: it may have called something, and nothing takes that back.
+/// Whether the step's effects stay: its call may have been made, and has no undo.
 fn stays(step: &Step, spec: &Spec) -> bool {
     let calls = spec.work(Direction::Do).is_some() && !spec.looks_safely() && !spec.pages;
     calls && step.may_have_run() && step.state != State::Undone && spec.undo.is_none()
@@ -152,7 +152,7 @@ fn meant(workflow: &Workflow, wish: &Wish) -> Result<Vec<usize>, Obstacle> {
     if from.is_empty() { Err(whole(Rule::NoStep)) } else { Ok(from) }
 }
 
-/// What running `task` again as `wish` says would be.
+/// What fulfilling `wish` for `task` would record.
 ///
 /// # Errors
 /// The first rule that would be broken.
@@ -201,7 +201,7 @@ pub fn check(task: &Task, workflow: &Workflow, wish: &Wish) -> Result<Again, Obs
     Ok(Again { steps: steps.collect(), new_keys: wish.new_keys })
 }
 
-/// Whether the step's turn would come again: what passed it over is done again, or it passed itself over.
+/// Whether the step's turn would come again: no step that stays as it is would pass it over.
 fn ran_before(task: &Task, workflow: &Workflow, index: usize, all: &BTreeSet<usize>) -> bool {
     let after = &workflow.steps[index].after;
     after.iter().all(|after| {
@@ -212,24 +212,24 @@ fn ran_before(task: &Task, workflow: &Workflow, index: usize, all: &BTreeSet<usi
     })
 }
 
-/// What running again would mean for the steps of an order, each list by name.
+/// What running again would mean for an order's steps, as lists of names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
     /// All that are done again, in the order of the file.
     pub again: Vec<String>,
-    /// Those that are undone before, in that order. Their services get new idempotency keys.
+    /// Those that are undone first, in this order. Then they get new idempotency keys.
     pub undone_first: Vec<String>,
     /// Those that may have run and have no undo, so that what they did stays.
     pub stays: Vec<String>,
     /// Those that get a new key.
     pub new_keys: Vec<String>,
-    /// Those that keep the old key, so that a service that knows it answers as it did and does nothing.
+    /// Those that keep the old key: a service that knows it repeats its answer and does nothing.
     pub old_keys: Vec<String>,
     /// Those whose order is undone, and that start another one.
     pub new_orders: Vec<String>,
 }
 
-/// What running `task` again as `wish` says would mean, whether the rules allow it or not.
+/// What fulfilling `wish` for `task` would mean, even if a rule forbids it.
 #[must_use]
 pub fn plan(task: &Task, workflow: &Workflow, wish: &Wish) -> Plan {
     let Ok(from) = meant(workflow, wish) else { return Plan::default() };

@@ -50,15 +50,15 @@ pub(crate) struct Change<'a> {
     waits: bool,
     /// The order that started this one has to look, although the task has not just ended.
     tells_parent: bool,
-    /// Until when a wait could have its Wake at the save before this one.
+    /// At the last save, waits that end by this time could have a Wake.
     reach: Timestamp,
-    /// First version at which a person saw the task as it was before this change.
+    /// First version that showed a person the same as the one before this change.
     same_since: u64,
     /// What its history said before this change.
     said: (usize, Option<Entry>),
 }
 
-/// How much of a history a person would call a change, and the latest of it: a reminder changes nothing.
+/// The number of entries that are changes to a person, and the last one. A reminder is no change.
 fn said(log: &[Entry]) -> (usize, Option<Entry>) {
     let counts = |entry: &&Entry| entry.1 != Kind::Reminded;
     (log.iter().filter(counts).count(), log.iter().rev().find(counts).cloned())
@@ -130,15 +130,15 @@ impl<'a> Change<'a> {
                 if !self.task.is_over(self.turn.now, self.turn.skew) {
                     self.take_turns(Direction::Do, true);
                 }
-                // An expression may have turned it to undo, which is then not decided yet.
+                // If an expression turned it to undo, a later save decides the undo.
                 if self.task.phase == Phase::Forward {
                     self.finish();
                 }
             }
             Phase::Undoing => {
-                // Once another instance has begun the undo, a clock that lags here must not hold it up: the reply to
-                // the last undo would not end the task, and no due time would bring it back (simulation, seed 91). A
-                // reply that counts is always too early for this, so a reply during a pause does not begin the undo.
+                // Once another instance has begun the undo, a lagging clock here must not hold it up. Otherwise the
+                // reply to the last undo would not end the task, and no due time would bring it back (simulation, seed
+                // 91). Any reply that counts is too early to begin the undo, also during a pause.
                 let from = self.task.undo_from(self.turn.workflow, self.turn.skew);
                 let is_early = from.is_some_and(|from| self.turn.now < from);
                 if is_early && !self.task.is_undo_begun() {
@@ -178,10 +178,11 @@ impl<'a> Change<'a> {
         }
     }
 
-    /// What an order returns that is done.
+    /// What a completed order returns.
     fn returned(&self) -> Result<Option<Value>, Mistake> {
         if self.turn.workflow.of_item {
-            // The order must not fail once its call is made. What is beside the record is too long to be returned; the step's `output` can shorten it.
+            // Once its call is made, the order must not fail, so an output too long for the record is left out. The
+            // step's `output` can shorten it.
             return Ok(self.task.steps.first().and_then(|step| step.output.clone()));
         }
         let Some(output) = &self.turn.workflow.output else { return Ok(None) };
@@ -197,7 +198,7 @@ impl<'a> Change<'a> {
         Ok(Some(value).filter(|value| !value.is_null()))
     }
 
-    /// Lets every step go on that no agent does, and ends the task if nothing is left to do. Claims nothing.
+    /// Advances each step that needs no agent, and ends the task if nothing is left to do. Claims nothing.
     pub(crate) fn run_on(&mut self) {
         if self.task.phase == Phase::Forward && !self.task.is_over(self.turn.now, self.turn.skew) {
             self.take_turns(Direction::Do, false);
@@ -205,7 +206,7 @@ impl<'a> Change<'a> {
         self.finish_forward();
     }
 
-    /// Ends the task if nothing is left to do. No queue redelivers what a supervisor does, so the notice is owed.
+    /// Ends the task if nothing is left to do. No queue would redeliver this, so the notice is owed.
     pub(crate) fn finish_forward(&mut self) {
         if self.task.phase == Phase::Forward {
             self.finish();
@@ -222,8 +223,8 @@ impl<'a> Change<'a> {
         self.decide_undo();
     }
 
-    /// Undo covers each step that was done, failed, or may have run; a step that was never handed out stays. A step that
-    /// was refused did nothing: an undo that needs something of that step is left out.
+    /// Decides to undo each step that may have run. An undo is left out if it needs something of a step that was
+    /// refused and so did nothing.
     fn decide_undo(&mut self) {
         if !self.task.is_undo_begun() {
             self.settle_by_events();
@@ -241,22 +242,22 @@ impl<'a> Change<'a> {
             }
             let has_undo = spec.undo.is_some() && !spec.leaves_nothing(step) || step.kids.is_some();
             step.state = if has_undo { State::UndoPending { not_before: None } } else { State::Undone };
-            // A person set that input for the step itself.
+            // A person set it for the step only.
             if spec.undo.as_ref().is_some_and(|undo| undo.with.is_some()) {
                 step.input = None;
             }
         }
     }
 
-    /// Lets every step go on whose turn has come, and then those that this lets go on. All are decided before one is
-    /// claimed: an order that fails on the way starts nothing new.
+    /// Advances each step whose turn has come, and then those that become ready. All are decided before one is claimed,
+    /// so an order that fails on the way starts nothing new.
     ///
-    /// Without `claims` the steps that an agent has to do are left to a scheduler.
+    /// Without `claims`, steps that need an agent are left to a scheduler.
     fn take_turns(&mut self, direction: Direction, claims: bool) {
         let (now, phase) = (self.turn.now, self.task.phase);
         let (mut chosen, mut calls): (Vec<usize>, Vec<(usize, Mapped)>) = (Vec::new(), Vec::new());
         let (mut children, mut lists): (Vec<(usize, Value)>, Vec<usize>) = Default::default();
-        // Each round settles or chooses the steps that it finds.
+        // Each iteration settles or chooses the ready steps.
         loop {
             let waiting = self.task.waiting(self.turn.workflow);
             let ready = waiting.filter(|(_, from)| from.is_none_or(|t| t <= now)).map(|(index, _)| index);
@@ -344,14 +345,14 @@ impl<'a> Change<'a> {
         reminders.into_iter().for_each(|(index, _)| self.remind(index));
     }
 
-    /// The turn of step `index` has come: true if an agent is to do it. Otherwise it is passed over, computed or failed.
+    /// Step `index` gets its turn: true if an agent must do it. Otherwise it is passed over, computed, failed or waits.
     fn is_to_be_claimed(&mut self, index: usize) -> bool {
         let spec = &self.turn.workflow.steps[index];
         if let Way::PassOver(before) = self.task.way(index, self.turn.workflow) {
             self.pass_over(index, format!("`{}` did not run", self.step_name(before)));
             return false;
         }
-        // Since when it waits; but what its expressions read is decided once.
+        // When the wait began; but a time that expressions read is set once.
         let waits = spec.wait.is_some() || spec.child.is_some();
         let turn = &mut self.task.steps[index].turn;
         if spec.reads("now") && turn.is_none() || waits && !spec.reads("now") {
@@ -372,7 +373,7 @@ impl<'a> Change<'a> {
         }
         match (test, value, reason) {
             (Err(mistake), ..) => self.mistaken(index, Direction::Do, &mistake),
-            // The check of a `fail` step is made, and the order goes on.
+            // A `fail` step whose condition is false: go on.
             (Ok(Some(test)), _, Some(_)) if !test.holds => self.computed(index, Some(test.why)),
             (Ok(Some(test)), ..) if !test.holds => self.pass_over(index, test.why),
             (Ok(_), Some(Ok(value)), _) => match self.keep(index, value, "the value") {
@@ -406,7 +407,7 @@ impl<'a> Change<'a> {
         false
     }
 
-    /// A wait for an event, or a poll, whose time passed while it did not count gets the whole time again.
+    /// Restarts the time of each event wait or poll that ran out while the task was stopped or paused.
     fn renew_waits(&mut self) {
         let now = self.turn.now;
         for (step, spec) in self.task.steps.iter_mut().zip(&self.turn.workflow.steps) {
@@ -424,7 +425,7 @@ impl<'a> Change<'a> {
         }
     }
 
-    /// Whether nothing was done or received that an undo takes back.
+    /// Whether an undo would have nothing to take back.
     pub(crate) fn has_nothing_to_undo(&self) -> bool {
         let mut steps = self.task.steps.iter().zip(&self.turn.workflow.steps);
         self.task.events.iter().all(|event| event.data.is_none())
@@ -434,12 +435,12 @@ impl<'a> Change<'a> {
     fn pass_over(&mut self, index: usize, why: String) {
         let step = &mut self.task.steps[index];
         step.state = State::PassedOver;
-        // A long history may lose its entry.
+        // The history may drop its entry.
         step.error = Some(history::shorten(&why, history::MAX_TEXT));
         self.log(Kind::PassedOver, Some(index), Some(why));
     }
 
-    /// A step that no agent does is done: it is computed, or its wait has ended.
+    /// A step without an agent is done: computed, or its wait has ended.
     fn computed(&mut self, index: usize, why: Option<String>) {
         self.task.steps[index].state = State::Processed;
         self.log(Kind::Completed, Some(index), why);
@@ -490,7 +491,7 @@ impl<'a> Change<'a> {
             .map(|(_, spec)| spec.name.as_str())
     }
 
-    /// Everything done is now undone; nothing new starts forward.
+    /// Begins the undo of everything; nothing starts forward.
     pub(crate) fn turn_to_undo(&mut self, reason: String) {
         self.drop_migration("the order is being undone");
         self.task.again = None;
@@ -504,8 +505,8 @@ impl<'a> Change<'a> {
         self.wake = true;
     }
 
-    /// Stops the task because its record has no room for this change; a person decides. A step whose attempt was
-    /// answered counts as failed, and its agent's output is lost.
+    /// Stops the task for a person to decide, because its record has no room for this change. A step that was just
+    /// answered fails, and the output is lost.
     pub(crate) fn stop_full(&mut self, settled: Option<(usize, Direction)>, why: &str) {
         if let Some((index, direction)) = settled {
             let (state, kind) = match direction {
@@ -522,12 +523,12 @@ impl<'a> Change<'a> {
         match self.task.phase {
             Phase::Forward => self.stop(Phase::Error, index, why),
             Phase::Undoing => self.stop(Phase::UndoError, index, why),
-            // It stopped before; that alert is sent or owed.
+            // It stopped or ended before: no new alert.
             Phase::Error | Phase::UndoError | Phase::Processed | Phase::Undone => {}
         }
     }
 
-    /// Whoever paused the task, its parent included, no longer does.
+    /// Ends every pause of the task, also one by its parent.
     pub(crate) fn end_pause(&mut self) {
         self.task.paused_at = None;
         if let Some(parent) = &mut self.task.parent {
@@ -560,7 +561,7 @@ impl<'a> Change<'a> {
 
     fn end(&mut self, phase: Phase, kind: Kind, notice: NoticeKind) {
         self.task.phase = phase;
-        // The alert of a wait that has ended tells nobody anything.
+        // An alert about a wait is useless after the end.
         self.task.alert = None;
         self.end_pause();
         self.task.turned_at = self.task.version;
@@ -574,11 +575,11 @@ impl<'a> Change<'a> {
     pub(crate) fn resubmit(&mut self, by: &str, reason: &str) {
         self.restart();
         self.note_act(Kind::Resubmitted, None, by, reason);
-        // An event or a callback may have settled the last step in Error, and no Wake would find anything to claim.
+        // An event or a callback may have settled the last step during Error: a Wake would find nothing to claim.
         self.finish_forward();
     }
 
-    /// The same without a person's name, and without an end.
+    /// [`Change::resubmit`] without history entry and end.
     fn restart(&mut self) {
         let called: Vec<bool> = (0..self.task.steps.len()).map(|i| called_back(&self.task, i).is_some()).collect();
         for (step, called) in self.task.steps.iter_mut().zip(called) {
@@ -602,7 +603,7 @@ impl<'a> Change<'a> {
                     step.poll_until = None;
                 }
                 State::UndoFailed => step.state = State::UndoPending { not_before: None },
-                // It may have failed since the task stopped, which is tried again, too.
+                // Items that failed after the task stopped are tried again, too.
                 State::Waiting { .. } if step.kids.is_some() => {
                     if let Some(kids) = &mut step.kids {
                         kids.try_again();
@@ -636,13 +637,13 @@ impl<'a> Change<'a> {
         self.task.alert = None;
         self.task.notice_owed = false;
         self.task.reason = None;
-        // An order that is late already gets the whole time again; else it would fail at once. So does a wait.
+        // A late order gets its whole time again, because it would fail at once. So does a wait that is over.
         let now = self.turn.now;
         self.renew_waits();
         self.look_soon();
         if self.task.phase == Phase::Forward && self.task.deadline.is_some_and(|deadline| deadline <= now) {
             self.task.deadline = self.turn.workflow.deadline.map(|time| plus(now, time));
-            // Its steps would otherwise spend the new time on the back-off of the old.
+            // Otherwise old back-offs would use up the new time.
             for step in &mut self.task.steps {
                 if let State::Pending { not_before } = &mut step.state {
                     *not_before = not_before.map(|from| from.min(plus(now, self.turn.skew)));
@@ -662,14 +663,14 @@ impl<'a> Change<'a> {
         }
     }
 
-    /// Keeps the final notice due until it is sent, if an operator ended the task: no queue redelivers an act.
+    /// If the task has ended, keeps the final notice due until it is sent, because no queue redelivers an act.
     pub(crate) fn owe_final_notice(&mut self) {
         if matches!(self.task.phase, Phase::Processed | Phase::Undone) {
             self.task.notice_owed = self.task.reply_queue.is_some();
         }
     }
 
-    /// Lets the task claim again. An attempt that expired during the pause is taken back without a failure.
+    /// Ends the pause. An attempt that expired meanwhile is taken back without a failure.
     pub(crate) fn unpause(&mut self) {
         self.end_pause();
         self.renew_waits();
@@ -679,7 +680,7 @@ impl<'a> Change<'a> {
             if self.turn.now < by {
                 continue;
             }
-            // Allow for skew as after any expiry: only then is the agent sure to be silent.
+            // As after any expiry, only after the skew is the agent surely silent.
             let not_before = Some(plus(by, self.turn.skew)).filter(|&t| t > self.turn.now);
             self.task.steps[index].unsure |=
                 direction == Direction::Do && self.turn.workflow.steps[index].undo_is_mapped();
@@ -701,7 +702,7 @@ impl<'a> Change<'a> {
         self.task.notice_owed = false;
     }
 
-    /// Asks for a Wake if part of this task waits only for time.
+    /// Asks for a Wake if part of this task waits for a time.
     pub(crate) fn wake_if_waiting(&mut self) {
         self.wake = true;
     }
@@ -714,22 +715,22 @@ impl<'a> Change<'a> {
     /// Finishes the change: settles `due`, and returns what to send after the save.
     pub(crate) fn save(mut self) -> Decision {
         self.release_unused();
-        // Another look of a poll, or a reminder: with one every few seconds no act would ever meet the version that its
+        // Only a look of a poll, or a reminder. With one every few seconds, an act would never meet the version its
         // operator saw.
         if self.task.phase == Phase::Forward && self.said == said(&self.task.log) {
             self.task.books = Some((self.same_since, self.task.version));
         }
         let Self { mut task, turn, requests: mut effects, notice, wake, exact_due, extended, waits, reach, .. } = self;
         let tells_parent = self.tells_parent;
-        // Heartbeats are of the attempt that holds a step.
+        // Only a claimed step has heartbeats.
         task.steps.iter_mut().filter(|step| step.claim().is_none()).for_each(|step| step.heart = None);
         // A step that waits changes when a supervisor must look, most often to a later time.
         let exact_due = exact_due || waits;
         // What the migration waits for may just have ended.
         let wake = wake || task.migrates_at(turn.skew).is_some();
-        // The Wake of a short wait. A look that comes later than usual also needs one for what waits by now.
+        // The Wake of a short wait. A late look may also need one for a wait that has become short.
         let wake = wake || exact_due && task.waits_until(plus(turn.now, MAX_DELAY));
-        // From this save on a wait counts as short that was long before: it has no Wake yet.
+        // A long wait that is short from this save on has no Wake yet.
         let shrank = |until: Timestamp| until > reach && until <= plus(task.updated_at, MAX_DELAY);
         let wake = wake
             || task.phase == Phase::Forward
@@ -750,8 +751,8 @@ impl<'a> Change<'a> {
         if extended {
             effects.push(Effect::Wake(Wake::new(&task, task.version - 1, 0), SignedDuration::ZERO));
         }
-        // The Wake of a turn to undo waits for the attempts that are under way. Children hear of the turn before that, and whoever tells them
-        // sends the one that waits.
+        // The Wake of a turn to undo is delayed until open attempts end. With open children, an immediate Wake tells
+        // them first; its receiver sends the delayed one.
         let has_turned = task.turned_at == task.version && task.phase == Phase::Undoing;
         if has_turned && child::any_open(&task) {
             effects.push(Effect::Wake(Wake::new(&task, task.version, 0), SignedDuration::ZERO));
@@ -769,7 +770,7 @@ impl<'a> Change<'a> {
         if let Some((kind, step)) = notice {
             effects.extend(self::notice(&task, turn, kind, step));
         }
-        // An older alert is left to the sweep, which sends it with the notice that may have been lost with it.
+        // The sweep sends an older alert, with the notice that may have been lost with it.
         if task.alert.as_ref().is_some_and(|alert| alert.version == task.version) {
             effects.extend(alert(&task, turn));
         }

@@ -1,4 +1,4 @@
-//! The input and the output of a decision about a task, shared by [`crate::scheduler`], [`crate::operator`] and
+//! Input and output of a decision about a task, shared by [`crate::scheduler`], [`crate::operator`] and
 //! [`crate::change`], so that none of them needs another's types.
 
 use crate::again;
@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// Who decides, when, and by which rules.
+/// Who decides, when, and on what.
 #[derive(Clone, Copy, Debug)]
 pub struct Turn<'a> {
     /// The definition that the task is pinned to.
@@ -24,7 +24,7 @@ pub struct Turn<'a> {
     pub input: &'a Value,
     /// Now (UTC, milliseconds).
     pub now: Timestamp,
-    /// The deciding instance; becomes LockedBy of what it claims.
+    /// The deciding instance, LockedBy of the steps it claims.
     pub instance: &'a str,
     /// Largest clock skew between two instances.
     pub skew: SignedDuration,
@@ -50,14 +50,14 @@ pub enum Event {
     },
     /// A child of the task has ended, most likely.
     Hint {
-        /// The version that the task had, if it sent the hint to itself; else the item that the child was for.
+        /// The task's version, if it sent the hint to itself; else the child's item.
         seen: u64,
-        /// 0 if a child sent it. Of a task that has ended, the part of its children that is next.
+        /// 0 if a child sent it. For an ended task, the next part of its children.
         part: u32,
-        /// The step that it is about; `None` stands for every step, as in messages of earlier versions.
+        /// The step concerned. `None`, as in messages of earlier versions, means every step.
         step: Option<String>,
     },
-    /// The order that started this one wants something of it. It may do so again.
+    /// The parent wants something of this order. It may ask again.
     Asked {
         /// Its round.
         round: u32,
@@ -67,7 +67,7 @@ pub enum Event {
     /// An agent answered.
     Reply(Reply),
     /// A message asks to stop the order and undo what was done. It is redelivered until its effects are sent, so unlike
-    /// [`What::Cancel`] it owes no notice.
+    /// [`What::Cancel`] it owes nothing.
     Cancel {
         /// Who asked.
         by: String,
@@ -84,10 +84,10 @@ pub enum Event {
         key: String,
         /// Its data, an object of at most [`crate::task::MAX_EVENT`] bytes.
         data: Value,
-        /// The authenticated person who sent it, if that is known; never a text of the sender's choice.
+        /// The authenticated person who sent it, if known; never a text chosen by the sender.
         by: Option<String>,
     },
-    /// A service reported the end of work that it had accepted. It may do so again.
+    /// A service reported the end of accepted work. It may report again.
     CalledBack {
         /// The step.
         step: String,
@@ -96,7 +96,7 @@ pub enum Event {
         /// What it reported, of at most [`crate::workflow::accept::MAX_CALLBACK`] bytes.
         data: Value,
     },
-    /// An agent says that it still works on an attempt. Its sender waits for the answer.
+    /// An agent reports that it still works on an attempt, and waits for the answer.
     Beat {
         /// The step.
         step: String,
@@ -105,19 +105,19 @@ pub enum Event {
         /// How far the work is.
         progress: Progress,
     },
-    /// The alert that arose at this version is sent.
+    /// The alert of this version was sent.
     AlertSent {
         /// [`crate::task::Alert::version`].
         version: u64,
     },
-    /// The strict final notice of the end at this version is sent.
+    /// The notice of the end or stop at this version was sent.
     NoticeSent {
         /// [`Task::turned_at`].
         version: u64,
     },
 }
 
-/// How far an agent is with its work, as it says.
+/// How far the work is, as reported by the agent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     /// How much of it is done, 0 to 100.
@@ -126,21 +126,21 @@ pub struct Progress {
     pub note: Option<String>,
 }
 
-/// What to do about it.
+/// What follows.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Decision {
     /// Replace the previous version with this record, then send.
     Save {
         /// The next record.
         task: Box<Task>,
-        /// To be sent once it is saved.
+        /// To be sent after the save.
         effects: Vec<Effect>,
     },
     /// Change nothing.
     Keep {
         /// Why.
         why: Kept,
-        /// To be sent all the same: an earlier delivery may have died before sending it.
+        /// To be sent anyway: an earlier delivery may have died before sending.
         effects: Vec<Effect>,
     },
 }
@@ -150,7 +150,7 @@ pub enum Decision {
 pub enum Kept {
     /// Nothing can be claimed at this time.
     NothingReady,
-    /// The end of a child, which a look that is on its way will find.
+    /// A look that is on its way will find the child's end.
     Expected,
     /// The reply was counted before.
     Repeated,
@@ -158,9 +158,9 @@ pub enum Kept {
     Late,
     /// The reply belongs to an attempt that no longer holds the step.
     Stale,
-    /// The message names a step or an attempt that never existed, so it is not ours.
+    /// The message names a step or an attempt that never existed.
     Foreign,
-    /// The heartbeat counts, and its attempt has more than half of its time left.
+    /// The heartbeat counts, but needs no write yet.
     Alive,
     /// The operator looked at an older version.
     Moved,
@@ -179,20 +179,20 @@ pub enum Declined {
     /// The key belongs to an event with other data or another name.
     #[error("another event of this order was sent under this key; use a new key for each event")]
     KeyReused,
-    /// Its step counts people, and nobody knows who sent it.
+    /// Its step counts people, and its sender is unknown.
     #[error(
         "the step counts people, and the request does not say whose event it is; sign it, or send a token with a `sub`"
     )]
     NoPerson,
-    /// The person's event counts already, and had other data.
+    /// This person's event counts already, with other data.
     #[error(
         "the order has an event of this name by the same person with other data; each person counts once, so somebody else has to send this one"
     )]
     SamePerson,
-    /// Its step does not wait yet, and does not take events that come before, or one is kept for it already.
+    /// Its step does not wait yet, and refuses early events or has as many as it takes.
     #[error("its step does not wait yet, and nothing more is kept for it; send it again once the step waits")]
     Early,
-    /// Steps are being undone so that they can run again. Then they wait for it anew.
+    /// Its steps are being undone to run again, and will wait anew.
     #[error("the order is being undone so that steps can run again; send it again once that has finished")]
     RunsAgain,
     /// No step waits for it any more.
@@ -206,10 +206,10 @@ pub enum Declined {
     /// The step's `take` is false for it.
     #[error("the condition `take` of the waiting step is false for this event; send an event for which it is true")]
     NotTaken,
-    /// The step's `take`, `failed` or `output` has no value for it.
+    /// The `take`, `failed` or `output` of its step has no value.
     #[error("`take`, `failed` or `output` of the step has no value for this event; send the fields that they read")]
     Unfit,
-    /// What the step keeps of it is longer or deeper than the order has room for.
+    /// What its step would keep of it is too long or too deep for the order.
     #[error("the order has no room for the output that the step makes of this; send a reference to the data instead")]
     TooLong,
 }
@@ -233,13 +233,13 @@ pub struct Act {
 pub enum What {
     /// Continue from the failed steps, in the direction that failed. Every step gets its whole retry ladder again.
     Resubmit {
-        /// The failed step that gets `input`; in a full record, where none has failed, a step with its own input.
+        /// The failed step that gets `input`. In a full record without failed steps: a step with its own input.
         step: Option<String>,
         /// Replaces the order's input for that step only.
         input: Option<Value>,
     },
-    /// The same, where failed items of a list get another input: what takes the place of the input of an item's order, or of the item itself if the
-    /// step makes a call.
+    /// [`What::Resubmit`] with other inputs for failed items of a list. Each replaces the input of the item's order, or
+    /// the item itself if the step makes a call.
     ResubmitItems {
         /// The failed step with the list.
         step: Option<String>,
@@ -258,27 +258,27 @@ pub enum What {
         /// What the agent would have returned.
         output: Value,
     },
-    /// End the wait of one step, or of all that wait.
+    /// End the wait of one step, or all waits.
     RetryNow {
         /// The step's name.
         step: Option<String>,
     },
     /// Stop an order that has not ended, and undo what was done.
     Cancel,
-    /// The same, even for an order that is Processed.
+    /// [`What::Cancel`], even if it is Processed.
     Undo,
     /// Claim nothing more until resumed.
     Pause,
     /// End the pause.
     Resume,
-    /// Go on under the definition with this hash, once no step is with an agent. The present hash withdraws that wish.
+    /// Move to the definition with this hash, once no step is with an agent. The present hash withdraws such a wish.
     Migrate {
         /// The definition.
         to: Hash,
-        /// Then try again what failed, as [`What::Resubmit`] does.
+        /// Then retry failed steps, like [`What::Resubmit`].
         resubmits: bool,
     },
-    /// Do steps again, and all that come after them.
+    /// Do these steps, and all after them, again.
     RunAgain(again::Wish),
 }
 
@@ -309,13 +309,13 @@ pub enum Refusal {
     /// The step did not fail.
     #[error("no such step has failed or is waiting after a failure")]
     NotFailed,
-    /// Only waits could be meant, and the act names none.
+    /// Only waits qualify, and a wait must be named.
     #[error("no step has failed or is waiting after a failure; to skip the wait of a step, name the step")]
     UnnamedWait,
     /// A step that waits for a time has no output that a person could give.
     #[error("the step waits for a time, so there is no output to record; skip it, or end its wait with retry-now")]
     WaitsForTime,
-    /// A step that waits for an event ends by it, or by hand.
+    /// Only an event, or a person, can end this wait.
     #[error("the step waits for an event or a callback; send the event, or skip the step or mark it as done")]
     WaitsForEvent,
     /// The step is with an agent.
@@ -333,17 +333,17 @@ pub enum Refusal {
     /// What its undo needs is gone.
     #[error("the order's data was erased, so nothing of it can be undone; undo it by hand at the services")]
     Erased,
-    /// Its parent has counted how it ended.
+    /// Its parent has recorded its end.
     #[error(
         "another order started this one and has already recorded its end; act on the order at the top, which `stepwarden get` shows"
     )]
     Child,
-    /// The order that a step started has its input.
+    /// The step's child keeps its input.
     #[error(
         "the step started an order, which keeps its input; resubmit without an input, or undo; only failed items of a list take a new input"
     )]
     ChildInput,
-    /// Its input has the cursor, which differs by page.
+    /// Its input has a cursor that differs per page.
     #[error(
         "the step collects pages, and its input has the cursor of the next one; resubmit without an input, or run the order again from this \
          step"
@@ -352,7 +352,7 @@ pub enum Refusal {
     /// The list has no such item, or the item has not failed.
     #[error("the list has no such item that has failed; `get` with `--items failed` shows those that have")]
     NoFailedItem,
-    /// Its present order would have to be undone first.
+    /// An item's present order cannot be undone.
     #[error(
         "the order of an item has done what cannot be undone, so the item keeps its input; resubmit it without one"
     )]
@@ -362,7 +362,7 @@ pub enum Refusal {
         "the input of an item is refused by the `[input]` of its workflow, or is not an object of at most 16384 bytes"
     )]
     ItemInput,
-    /// More items have another input than fit.
+    /// Too many items, or too long inputs.
     #[error(
         "a list takes new inputs for at most 100 items, in at most 20 resubmissions of 262144 bytes each; submit new orders for the other items"
     )]
@@ -376,7 +376,7 @@ pub enum Refusal {
     /// The input is longer than [`MAX_INPUT`], nested deeper than [`json::MAX_DEPTH`], or no object.
     #[error("the input must be a JSON object of at most 16384 bytes, nested at most 50 levels deep")]
     BadInput,
-    /// Its definition cannot be had.
+    /// Its definition is missing.
     #[error("there is no definition with this hash")]
     NoDefinition,
     /// It cannot go on under that definition.

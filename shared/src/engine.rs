@@ -34,33 +34,33 @@ use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Maximum number of rounds of load and decide for one task. Every lost round means that another writer made progress.
-/// There can be as many writers at once as steps with an agent, besides Wakes, people and a supervisor.
+/// Most rounds of load and decide for one task. A round is lost only if another writer made progress. As many writers
+/// may compete as steps are with agents, besides Wakes, people and a supervisor.
 const MAX_ROUNDS: usize = 2 * MAX_STEPS;
 /// Largest input kept in memory between messages, in bytes of JSON.
 const MAX_CACHED_INPUT: usize = 16 * 1024;
-/// Most of the outputs beside records kept in memory between messages, in bytes of JSON. They are kept as text, because
+/// Most outputs beside records to keep in memory between messages, in bytes of JSON. They are kept as text, because
 /// values need up to eighty times as much.
 const MAX_CACHED_OUTPUTS: usize = 4 * 1024 * 1024;
-/// How many longer inputs, and how many lists, are kept in memory. Each may need twenty megabytes there.
+/// How many longer inputs, and how many lists, stay in memory. Each may need twenty megabytes.
 const MAX_LONG: NonZeroUsize = NonZeroUsize::new(2).expect("it is not zero");
-/// How long after its last save an order may name an output that a replica does not have yet.
+/// How long after its last save an order may name an output that a replica lacks.
 const REPLICATED_AFTER: SignedDuration = SignedDuration::from_mins(5);
 
-/// Longest time for which a supervisor that sent the Wake of a wait does not read its order again.
+/// How long a supervisor that sent the Wake of a wait leaves that order unread, at most.
 const WOKEN_FOR: SignedDuration = SignedDuration::from_secs(15);
-/// How long that Wake may take once it is due.
+/// How late that Wake may be.
 const WAKE_TAKES: SignedDuration = SignedDuration::from_secs(2);
-/// Most of these orders that it remembers. A forgotten one gets its Wake twice, which does no harm.
+/// Most such orders to remember. A forgotten one gets its Wake twice, which does no harm.
 const MAX_WOKEN: usize = 100_000;
 
-/// How long an instance relies on what it read about agents and queues.
+/// How long an instance relies on its copy of agents and queues.
 pub const AGENTS_FOR: SignedDuration = SignedDuration::from_secs(2);
 
-/// How long an instance relies on what it read about names of workflows.
+/// How long an instance relies on its copy of workflow names.
 pub const POINTERS_FOR: SignedDuration = SignedDuration::from_secs(2);
 
-/// How long a Wake waits for the notice that belongs before it. Then the order continues without the notice, because a
+/// How long a Wake waits for the notice that must precede it. Then the order continues without it, because a
 /// submitter's broken queue must not hold up orders, least of all undos.
 pub const NOTICE_FIRST_FOR: SignedDuration = SignedDuration::from_mins(5);
 
@@ -70,7 +70,7 @@ pub const ASIDE_FOR: SignedDuration = SignedDuration::from_mins(5);
 /// Where the time comes from.
 pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
-/// Called with everything that this process saved, after the save.
+/// Called after each save of this process.
 pub type Observer = Arc<dyn Fn(&Save<'_>) + Send + Sync>;
 
 /// One successful save.
@@ -85,7 +85,7 @@ pub struct Save<'a> {
 type Schedule = dyn Fn(&Task, &Event, &Turn<'_>) -> Decision + Send + Sync;
 type Supervise = dyn Fn(&Task, u64, &Turn<'_>) -> Verdict + Send + Sync;
 
-/// How decisions are made: by the core, unless a test replaces it to show that a defect of the core is found.
+/// How decisions are made: by the core, unless a test replaces it by a defective one that must be found.
 #[derive(Clone)]
 pub struct Core {
     /// Replaces [`schedule`].
@@ -155,7 +155,7 @@ impl Handled {
 
 /// The shell around the core.
 pub struct Engine<S, M> {
-    /// Where tasks are kept.
+    /// The state store.
     pub store: S,
     /// How messages leave.
     pub messenger: M,
@@ -164,22 +164,23 @@ pub struct Engine<S, M> {
     saves: AtomicU64,
     tasks: Mutex<LruCache<Id, Arc<Task>>>,
     inputs: Mutex<LruCache<Id, Arc<Value>>>,
-    /// The latest inputs that are too long for `inputs`: a step with a long list needs its order's again and again.
+    /// The latest inputs too long for `inputs`, because a step with a long list reads its order's input often.
     long_inputs: Mutex<LruCache<Id, Arc<Value>>>,
-    /// Orders whose orders a decision reads just now, and whether a hint was left to it.
+    /// Parents whose children a decision is reading, and whether it was left a hint.
     looks: Mutex<HashMap<Id, bool>>,
     /// The latest lists of steps.
     lists: Mutex<LruCache<Hash, Arc<Vec<Value>>>>,
     /// Outputs beside records.
     outputs: Mutex<LruCache<Hash, Arc<str>>>,
     workflows: Mutex<HashMap<Hash, Arc<Workflow>>>,
-    /// The definitions that this instance has stored with their calls.
+    /// Definitions that this instance has stored, with their calls.
     stored: Mutex<HashSet<Hash>>,
     /// The state of agents and queues, and when it was read.
     agents: Mutex<Option<(Timestamp, Arc<Agents>)>>,
-    /// Orders whose wait is about to end and has its Wake: the version that it was sent for, and until when they are not read again.
+    /// Orders with a Wake for a wait that is about to end: the version it was sent for, and until when not to read them
+    /// again.
     woken: Mutex<LruCache<Id, (u64, Timestamp)>>,
-    /// What names of workflows stand for, and when it was read.
+    /// What each workflow name means, and when it was read.
     pointers: Mutex<Option<(Timestamp, Arc<Pointers>)>>,
     /// Health of the pools; `None` if no agent has several.
     pools: Option<Mutex<Pools>>,
@@ -225,9 +226,9 @@ impl Fold {
 
 /// A task before a decision about it.
 enum Known {
-    /// As this instance last saw it: enough to try a write, not enough to decide to do nothing.
+    /// As this instance last saw it: good for trying a write, not for deciding to do nothing.
     Remembered(Arc<Task>),
-    /// As the store has it, or the error of the read.
+    /// As read from the store, or the read's error.
     Read(Result<Option<Arc<Task>>, Error>),
 }
 
@@ -265,7 +266,7 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         }
     }
 
-    /// The same engine with its decisions made by `core`.
+    /// This engine, with decisions by `core`.
     #[must_use]
     pub fn deciding_by(self, core: Core) -> Self {
         Self { core, ..self }
@@ -299,7 +300,7 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
     /// Writes a new order and its task, in one transaction.
     ///
     /// # Errors
-    /// The store failed. The order may or may not be stored; submit it again under the same key to find out.
+    /// The store failed. The order may or may not be stored; submit it again under its key to find out.
     pub async fn create(&self, order: &Order, task: &Task) -> Result<Created, Error> {
         let mut task = task.clone();
         task.stamp = self.stamp();
@@ -312,9 +313,9 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         Ok(created)
     }
 
-    /// Handles many events. Events of different tasks are decided and saved concurrently; those of one task become one
-    /// save, in order. Then all effects go out in as few requests as possible. One answer per event, in order; a
-    /// failure of one task does not affect another.
+    /// Handles many events. Different tasks are decided and saved concurrently; the events of one task become one save,
+    /// in order. Then all effects go out in as few requests as possible. One answer per event, in order; one task's
+    /// failure does not affect another.
     pub async fn handle(&self, events: Vec<(Id, Event)>) -> Vec<Result<Handled, Error>> {
         let decided = self.decide_all(&events).await;
         self.send_all(decided).await
@@ -323,14 +324,14 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
     /// Applies operators' acts concurrently. One outcome per act, in order.
     ///
     /// # Errors
-    /// The store or a queue failed. The act may or may not be recorded; repeat it to find out. What was not sent is
-    /// owed, and the sweep sends it.
+    /// The store or a queue failed. The act may or may not be recorded; repeat it to find out. The sweep sends what was
+    /// not sent.
     pub async fn act(&self, acts: Vec<(Id, Act)>) -> Vec<Result<Outcome, Error>> {
         let events = acts.into_iter().map(|(id, act)| (id, Event::Act(act))).collect();
         self.handle(events).await.into_iter().map(|answer| answer.map(outcome)).collect()
     }
 
-    /// What [`Engine::act`] would answer for `task` as it was read. Nothing is saved or sent.
+    /// What [`Engine::act`] would answer for this `task`. Nothing is saved or sent.
     pub async fn preview(&self, task: &Task, act: &Act) -> Result<Outcome, Error> {
         let (workflow, agents) = (self.workflow(&task.workflow_hash).await?, self.agents().await);
         let outputs = Outputs::default();
@@ -346,7 +347,8 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         }))
     }
 
-    /// For each of the items `wanted` of the list of step `index` of `task` its order, if it has one, and if it failed or is stuck, why.
+    /// For each `wanted` item of the list of `task`'s step `index`: its order, if any, and why it failed or is stuck,
+    /// if so.
     ///
     /// # Errors
     /// The store's.
@@ -384,8 +386,8 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         }))
     }
 
-    /// What [`erase::erase`] makes of `task`, ready to replace it; `None` if that was done before. This instance forgets
-    /// what it remembers of the order. Nothing is saved or sent.
+    /// What [`erase::erase`] makes of `task`, ready to replace it; `None` if it is erased already. Clears this
+    /// instance's caches of the order. Nothing is saved or sent.
     pub fn erased(&self, task: &Task, part: Part, by: &str, reason: &str) -> Result<Option<Task>, Obstacle> {
         let next = erase::erase(task, part, by, reason, self.now())?;
         lock(&self.tasks).pop(&task.id);
@@ -397,13 +399,13 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         Ok(next.map(|next| Task { stamp: self.stamp(), ..next }))
     }
 
-    /// Recovers overdue tasks for a supervisor whose lease has the fencing token `token`; no leader has token 0. One
-    /// answer per task, in order.
+    /// Recovers overdue tasks for a supervisor with this fencing `token`; 0 without a leader. One answer per task, in
+    /// order.
     pub async fn recover(&self, ids: &[Id], token: u64) -> Vec<Result<Found, Error>> {
         if ids.is_empty() {
             return Vec::new();
         }
-        // Read once for all: a page of tasks would otherwise read the same record a hundred times.
+        // Read once for all, because each of a hundred tasks would otherwise read it.
         let agents = self.agents().await;
         let rests: Vec<bool> = ids.iter().map(|id| self.rests(id)).collect();
         let others: Vec<Id> = ids.iter().zip(&rests).filter(|(_, rests)| !**rests).map(|(id, _)| id.clone()).collect();
@@ -418,7 +420,7 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         let judge = |(id, read)| Box::pin(self.judge(id, read, token, agents));
         let verdicts = join_all(ids.iter().zip(read).map(judge)).await;
         let unreadable = ids.iter().zip(&verdicts).filter_map(|(id, verdict)| match verdict {
-            // Shortened: a parser quotes what it cannot read, and the record has no room for that twice.
+            // Shortened: a parser quotes unreadable text, and the record has no room for that twice.
             Err(error @ Error::Corrupt { .. }) => Some((id, shorten(&error.to_string(), MAX_TEXT))),
             Ok(_) | Err(Error::Unavailable { .. } | Error::TooLarge { .. }) => None,
         });
@@ -443,9 +445,9 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         sent.into_iter().zip(found).map(|(sent, found)| sent.map(|_| found)).collect()
     }
 
-    /// Defers unreadable records, so that they hold up nothing that is due behind them, and alerts an operator to each
-    /// once. They stay in the due index, because another version of this program may be able to read them. What fails
-    /// here is retried when the record is due.
+    /// Defers unreadable records, so that they hold up nothing that is due behind them, and alerts an operator once for
+    /// each. They stay in the due index, because another version of this program may read them. Failures here are
+    /// retried when the record is due.
     async fn set_aside(&self, unreadable: Vec<(&Id, String)>) {
         if unreadable.is_empty() {
             return;
@@ -484,7 +486,7 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         let of_each: Vec<Vec<&Event>> =
             groups.iter().map(|(_, own)| own.iter().map(|n| &events[*n].1).collect()).collect();
         let each = groups.iter().zip(&of_each).zip(known);
-        // Boxed: the store's futures are deep, and each nesting would add to the compiler's depth limit.
+        // Boxed, because each nesting of the store's deep futures adds to the compiler's depth limit.
         let decided = join_all(each.map(|(((id, _), own), known)| Box::pin(self.decide(id, own, known)))).await;
         let mut answers: Vec<_> = events.iter().map(|_| None).collect();
         for ((_, own), decided) in groups.into_iter().zip(decided) {
@@ -493,8 +495,8 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         answers.into_iter().map(|answer| answer.expect("each event is in one group")).collect()
     }
 
-    /// Decides the events of one task in order and saves them at once. If the record has no room for all of them, each
-    /// is saved separately, and an event that still does not fit stops the task. One answer per event, in order.
+    /// Decides the events of one task in order and saves them in one write. If the record has no room for all, each is
+    /// saved separately, and an event that still does not fit stops the task. One answer per event, in order.
     async fn decide(&self, id: &Id, events: &[&Event], known: Known) -> Vec<Result<Decided, Error>> {
         let error = match (self.decide_at_once(id, events, known, None).await, events) {
             (Ok(decided), _) => return decided.into_iter().map(Ok).collect(),
@@ -519,7 +521,7 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         std::iter::once(Err(error)).chain(others).collect()
     }
 
-    /// The decisions on all of `events`, in one save; empty if one is refused because the record is `full`.
+    /// Decides all `events` in one save; empty if one is refused because the record is `full`.
     async fn decide_at_once(
         &self,
         id: &Id,
@@ -594,7 +596,8 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
                     known = Some(task);
                     continue;
                 }
-                // Never decide to do nothing on a task from memory: only the store knows. But a look reads what it says then.
+                // Never decide to do nothing on a cached task, except for a hint left to a look, which reads the task
+                // then.
                 let is_left_to_a_look = fold.parts.iter().all(|(why, _)| *why == Some(Kept::Expected));
                 if !is_fresh && !is_left_to_a_look {
                     lock(&self.tasks).pop(id);
@@ -616,7 +619,7 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
                             before = after;
                         }
                     }
-                    // What fails here is left to the Wake and the sweep.
+                    // The Wake and the sweep repair a failure here.
                     if let Ok(Some((_, effects))) = Box::pin(self.migrate(&saved, &agents)).await {
                         migrated.extend(effects);
                     }
@@ -631,9 +634,9 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         Err(contended(id))
     }
 
-    /// The core's decisions on `events`, each on the result of the previous one. One save of several changes equals
-    /// saving each of them without other writers in between: every change has its own version, so the re-send rules and
-    /// the numbers of notices hold for each. `None` if one is refused because the record is `full`.
+    /// The core's decisions on `events`, each on the result of the previous one. One save of several changes equals one
+    /// save each without other writers in between. Every change has its own version, so re-send rules and notice
+    /// numbers hold for each. `None` if one is refused because the record is `full`.
     fn fold(&self, task: &Task, events: &[&Event], turn: &Turn<'_>, full: Option<&str>) -> Option<Fold> {
         let mut fold = Fold::default();
         for (n, event) in events.iter().enumerate() {
@@ -681,7 +684,7 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         let mut migrated = Vec::new();
         for round in 0..MAX_ROUNDS {
             self.store.yield_to_others(round).await;
-            // A task that existed a moment ago and is now gone has outlived its retention.
+            // A task that has just vanished has outlived its retention.
             let Some(task) = known.take() else {
                 return Ok((Found::default(), Decided { handled: Handled::NoSuchTask, effects: migrated }));
             };
@@ -796,7 +799,7 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
     }
 }
 
-/// A decision that reads the orders of an order's lists; the first one at a time.
+/// The decision that reads the children of an order's lists; one at a time.
 struct Look<'a>(&'a Mutex<HashMap<Id, bool>>, Id);
 
 impl<'a> Look<'a> {
@@ -822,7 +825,7 @@ impl Drop for Look<'_> {
     }
 }
 
-/// What a migration sends comes first.
+/// Puts the migration's effects first.
 fn with(mut decided: Vec<Decided>, migrated: Vec<Effect>) -> Vec<Decided> {
     if let Some(first) = decided.first_mut() {
         first.effects.splice(0..0, migrated);
@@ -830,7 +833,7 @@ fn with(mut decided: Vec<Decided>, migrated: Vec<Effect>) -> Vec<Decided> {
     decided
 }
 
-/// Whether a decision on this event evaluates expressions. Acts and bookkeeping claim nothing.
+/// Whether a decision on this event may evaluate expressions; acts and bookkeeping do not.
 fn takes_turns(event: &Event) -> bool {
     match event {
         Event::Wake { .. } | Event::Reply(_) | Event::Arrived { .. } | Event::CalledBack { .. } => true,

@@ -1,7 +1,7 @@
 //! Erasing what an order says about people. What accounting needs stays: ids, states, attempts and times.
 //!
-//! Pure, like every act, and it needs no definition: an order can be erased whatever has become of its workflow. The
-//! store writes the record that comes out of it in one write with the order's input and the outputs beside the record.
+//! Pure, like every act. It needs no definition, so an order can be erased whatever has become of its workflow. The
+//! store writes the resulting record together with the order's input and its outputs beside the record.
 
 use crate::history::{self, Entry, Kind, act_text};
 use crate::order::Id;
@@ -18,7 +18,7 @@ pub enum Obstacle {
     /// Its undos need the data.
     #[error("the order is being undone, which needs its data; wait until it is undone")]
     Undoing,
-    /// A person decides how it ends, who needs the data.
+    /// The person who decides its end needs the data.
     #[error("the order is in Error and waits for a person; resubmit, skip, mark done or undo it first")]
     Stopped,
     /// Its parent's undo would need it.
@@ -29,11 +29,11 @@ pub enum Obstacle {
 /// Which part of an erasure this is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Part {
-    /// Of the order at the top, before the orders that it started. From then on its undo is refused.
+    /// The order at the top, before its children. From then on its undo is refused.
     First,
-    /// Of the order at the top, when nothing is left below it.
+    /// The order at the top, once its children are erased.
     Last,
-    /// Of an order that another one started.
+    /// A child.
     Below,
 }
 
@@ -60,7 +60,7 @@ pub fn erase(task: &Task, part: Part, by: &str, reason: &str, now: Timestamp) ->
     Ok(Some(task))
 }
 
-/// Whether nothing needs the data any more.
+/// Checks that nothing needs the data.
 ///
 /// # Errors
 /// What needs it.
@@ -75,7 +75,7 @@ pub fn check(task: &Task, part: Part) -> Result<(), Obstacle> {
 }
 
 impl Task {
-    /// When it was erased, with the orders that it started, by whom and why.
+    /// When, by whom and why it was erased with its children.
     #[must_use]
     pub fn erased(&self) -> Option<&Entry> {
         self.log.iter().find(|entry| entry.1 == Kind::Erased)
@@ -88,7 +88,7 @@ impl Task {
     }
 }
 
-/// Every field is named, so that a new one is decided about here.
+/// Names every field, so that a new one must be considered.
 fn bare(task: &Task) -> Task {
     let Task {
         id,
@@ -121,7 +121,7 @@ fn bare(task: &Task) -> Task {
         expires,
         retention,
         books,
-        // Addresses that were handed out lead nowhere.
+        // Addresses already handed out become invalid.
         secret: _,
         events: _,
         parent,

@@ -1,14 +1,14 @@
 //! Expressions: what a workflow file says about data, such as `input.amount > 1000`.
 //!
-//! The syntax is a subset of CEL's (the Common Expression Language), and the meaning differs where a workflow needs it:
-//! there is one kind of number, `has` and `first` reach through paths that end early, and `&&` and `||` go from left to
-//! right. The interpreter is our own. The crate `cel` takes 31 s of processor time to build and adds a megabyte to each
-//! binary. It keeps whole numbers with and without a sign apart, so that `count + 1` fails on JSON. And a debug build
-//! of it overflows its stack at 13 brackets.
+//! The syntax is a subset of CEL's (the Common Expression Language). The meaning differs where a workflow needs it:
+//! there is one kind of number, `has` and `first` accept paths that end early, and `&&` and `||` go from left to right.
+//! The interpreter is our own. The crate `cel` takes 31 s of processor time to build and adds a megabyte to each
+//! binary. It distinguishes signed from unsigned integers, so `count + 1` fails on JSON. And its debug build overflows
+//! the stack at 13 brackets.
 //!
-//! An expression is parsed and checked once and then only evaluated. It cannot loop, reads no clock, and is bounded
-//! in size when it is parsed and in what it looks at when it runs. Which names mean something at a place of the file is
-//! for the caller to check, by [`Expression::references`].
+//! An expression is parsed and checked once and then only evaluated. It cannot loop and reads no clock. Its size is
+//! bounded when it is parsed, and its work when it runs. The caller checks which names are allowed at a place of the
+//! file, by [`Expression::references`].
 
 mod check;
 mod function;
@@ -37,7 +37,7 @@ pub const MAX_BRACKETS: usize = 8;
 pub const MAX_OPERATORS: usize = 40;
 /// Most list items that macros and functions look at in one evaluation.
 pub const MAX_ITEMS: usize = 10_000;
-/// Most bytes of a result, about as many as in JSON: what an output may have.
+/// Most bytes of a result, about as in JSON: the limit of an output.
 pub const MAX_RESULT: usize = 256 * 1024;
 /// Most bytes that functions and comparisons read and build in one evaluation: a few passes over the largest output.
 pub const MAX_WORK: usize = 4 * MAX_RESULT;
@@ -48,7 +48,7 @@ pub const ROOTS: [&str; 20] = [
     "event", "by", "events", "error", "output", "callback", "links", "page",
 ];
 
-/// Where a text is wrong, and what to write instead. `Display` is the message.
+/// What is wrong, where, and what to write instead, as `Display`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct Fault {
@@ -67,7 +67,7 @@ fn fault(at: usize, message: impl Into<String>) -> Fault {
 #[error("{0}")]
 pub struct Mistake(pub String);
 
-/// The kinds of values; null is of none.
+/// The kinds of values; null has none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// true or false
@@ -122,26 +122,26 @@ impl fmt::Display for Kind {
 /// A path that an expression reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reference {
-    /// Such as `["outputs", "create", "id"]`; ends before an index that is a number or is computed.
+    /// Such as `["outputs", "create", "id"]`. It ends before a numeric or computed index.
     pub path: Vec<String>,
     /// The byte where it begins in the text that was parsed: an expression, or the template around it.
     pub at: usize,
-    /// Whether the expression copes if nothing is there: inside `has` or `first`; or, for `outputs.X`, only evaluated
-    /// where `ran.X` or a `has` on its output is true.
+    /// Whether the value may be missing: inside `has` or `first`, or, for `outputs.X`, where it is only evaluated if
+    /// `ran.X` or a `has` on its output is true.
     pub guarded: bool,
-    /// Whether it is absent, and no mistake, if nothing is there: it has a `.?`.
+    /// Whether a missing value is absent, and no mistake: it has a `.?`.
     pub optional: bool,
 }
 
 impl Reference {
-    /// Whether what reads it copes if nothing is there.
+    /// Whether a missing value is no mistake.
     #[must_use]
     pub fn copes(&self) -> bool {
         self.guarded || self.optional
     }
 }
 
-/// What a condition gave.
+/// A condition's result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Test {
     /// Its result.
@@ -209,7 +209,7 @@ impl Expression {
     /// Parses a condition, which gives true or false.
     ///
     /// # Errors
-    /// As [`Self::parse`]; and if the expression can be seen to give something else.
+    /// As [`Self::parse`]; and if the expression visibly gives something else.
     pub fn condition(text: &str) -> Result<Self, Fault> {
         let expression = Self::parse(text)?;
         let known = &expression.0.known;
@@ -229,7 +229,7 @@ impl Expression {
         }
     }
 
-    /// Parses the beginning of `text`, all of it unless it is in a template, where `at` is its place. The second result
+    /// Parses `text`: all of it or, in a template, up to the closing brace. `at` is its place there. The second result
     /// is where it ends.
     fn read(text: &str, is_template: bool, at: usize) -> Result<(Self, usize), Fault> {
         let shift = |f: Fault| fault(f.at + at, f.message);
@@ -275,7 +275,7 @@ impl Expression {
         self.tested(names, &Run::new(self.text(), names), Value::Null)
     }
 
-    /// The same where something that is not there, or is null, makes the condition false.
+    /// [`Self::test`], where a missing or null value makes the condition false.
     ///
     /// # Errors
     /// The sentence says why it is neither true nor false.
@@ -314,20 +314,20 @@ impl Expression {
         &self.0.known.references
     }
 
-    /// The kind of the result, where it can be seen.
+    /// The kind of the result, if visible.
     #[must_use]
     pub fn kind(&self) -> Option<Kind> {
         self.0.known.kind
     }
 
-    /// The steps that ran, by their names in expressions, wherever this condition is true: what is only done under it
-    /// may read their outputs.
+    /// The steps, by their names in expressions, that ran if this condition is true: what depends on it may read their
+    /// outputs.
     #[must_use]
     pub fn implies_ran(&self) -> &[String] {
         &self.0.known.ran
     }
 
-    /// The steps that did not run, or failed, wherever this condition is true; by their names in expressions.
+    /// The steps, by their names in expressions, that cannot have run, or failed, if this condition is true.
     #[must_use]
     pub fn implies_not_run(&self) -> &[String] {
         &self.0.known.not_run
@@ -339,8 +339,8 @@ impl Expression {
         &self.0.known.failures
     }
 
-    /// Whether this condition and `other` can be seen never to be both true, such as `input.x` and `!input.x`. What
-    /// reads `now` is true at one time and false at another.
+    /// Whether this condition and `other` are visibly never both true, such as `input.x` and `!input.x`. False for
+    /// conditions that read `now`, which changes.
     #[must_use]
     pub fn excludes(&self, other: &Self) -> bool {
         let is_fixed = |one: &Self| one.references().iter().all(|reference| reference.path[0] != "now");
@@ -359,7 +359,7 @@ impl fmt::Debug for Expression {
     }
 }
 
-/// What is the same for all that is written as one text: equal by it, and written and read as it.
+/// Implements equality, hash and serialization by the text as it was written.
 macro_rules! written {
     ($name:ident) => {
         impl PartialEq for $name {

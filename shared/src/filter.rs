@@ -1,4 +1,4 @@
-//! Which orders a list or an act on many is about.
+//! Selects orders for a list or an act on many.
 
 use crate::order::Id;
 use crate::task::{ProcessState, Task};
@@ -21,7 +21,7 @@ pub struct Filter {
     pub workflow: Option<String>,
     /// Of this tenant.
     pub tenant: Option<String>,
-    /// Only the orders that this one started. Other lists by time do not have them.
+    /// Only the children of this order. Other lists by time leave children out.
     pub parent: Option<Id>,
     /// With this label.
     pub label: Option<String>,
@@ -35,12 +35,12 @@ pub struct Filter {
     pub agent: Option<String>,
     /// With this step failing or failed, or with `waiting` in its wait.
     pub step: Option<String>,
-    /// With an error that [counts as the same](kind) in such a step, or as the order's reason.
+    /// With an error of the [same kind](kind) in such a step, or as the order's reason.
     pub error: Option<String>,
 }
 
 impl Filter {
-    /// Whether the sparse index of what waits has all that match.
+    /// Whether the index of waiting orders has all matches.
     #[must_use]
     pub fn is_of_waits(&self) -> bool {
         self.waiting && self.parent.is_none()
@@ -61,7 +61,7 @@ impl Filter {
             && self.to.is_none_or(|to| task.created_at < to)
     }
 
-    /// Whether a failing step matches, or of orders that wait a step that waits.
+    /// Whether a failing step matches or, with `waiting`, a waiting step.
     #[must_use]
     pub fn fits_steps(&self, task: &Task, workflow: &Workflow) -> bool {
         if self.step.is_none() && self.agent.is_none() && self.error.is_none() {

@@ -6,9 +6,9 @@
 use crate::time::{SignedDuration, Timestamp, plus};
 use serde::{Deserialize, Serialize};
 
-/// Maximum number of entries kept. Beyond that, the oldest after the first [`KEPT_FROM_THE_START`] is dropped.
+/// Maximum number of entries kept. Beyond it, the oldest after the first [`KEPT_FROM_THE_START`] goes.
 pub const MAX_ENTRIES: usize = 200;
-/// Entries that always stay: how the task began.
+/// First entries, which always stay.
 pub const KEPT_FROM_THE_START: usize = 20;
 /// Longest text of an entry, in bytes.
 pub const MAX_TEXT: usize = 300;
@@ -40,7 +40,7 @@ pub enum Kind {
     /// A step was passed over.
     #[serde(rename = "o")]
     PassedOver,
-    /// The turn of a step came, and it waits.
+    /// A step's turn came, and it waits.
     #[serde(rename = "w")]
     Waiting,
     /// Somebody was reminded of a step that waits.
@@ -49,10 +49,10 @@ pub enum Kind {
     /// An event came before its step waited, and is kept.
     #[serde(rename = "ek")]
     EventKept,
-    /// A step that waits for several people has the event of one more.
+    /// A step that waits for several people got one more event.
     #[serde(rename = "ec")]
     EventCounted,
-    /// An event that was kept is taken by no step.
+    /// No step will take a kept event.
     #[serde(rename = "eu")]
     EventUnused,
     /// A step failed, and the order goes on.
@@ -106,25 +106,25 @@ pub enum Kind {
     /// An operator resumed the task.
     #[serde(rename = "og")]
     Resumed,
-    /// The task's personal data was erased, before that of the orders that it started.
+    /// The task's personal data was erased, before that of its children.
     #[serde(rename = "ob")]
     Erasing,
-    /// The personal data of the task, and of the orders that it started, was erased.
+    /// The personal data of the task and its children was erased.
     #[serde(rename = "oe")]
     Erased,
-    /// An operator wants the task to go on under another definition, or no longer wants that.
+    /// An operator asked to move the task to another definition, or withdrew that.
     #[serde(rename = "ow")]
     MigrationAsked,
-    /// It goes on under another definition.
+    /// It moved to another definition.
     #[serde(rename = "M")]
     Migrated,
-    /// It stays under its definition, although an operator wanted another one.
+    /// It kept its definition, although an operator wanted another one.
     #[serde(rename = "N")]
     NotMigrated,
-    /// An operator wants steps to be done again.
+    /// An operator asked to run steps again.
     #[serde(rename = "oa")]
     RunAgain,
-    /// These steps are put back, so that they are done again.
+    /// Steps were put back, to be done again.
     #[serde(rename = "B")]
     PutBack,
 }
@@ -175,13 +175,13 @@ impl Kind {
     }
 }
 
-/// By whom and why, as an entry says it.
+/// By whom and why, as an entry's text.
 #[must_use]
 pub fn act_text(by: &str, reason: &str) -> String {
     shorten(&format!("{by}: {reason}"), MAX_TEXT)
 }
 
-/// One entry, with the fields that the head of this file lists.
+/// One entry, with the fields listed at the head of this file.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Entry(pub i64, pub Kind, pub Option<u16>, pub u32, pub Option<String>);
 

@@ -1,5 +1,5 @@
-//! Where the items of a list stand, three bits for each in the record of the step that starts an order for each of them. So the longest list
-//! takes five kilobytes of the record. Counts are made from these states, never kept beside them.
+//! The states of a list's items, three bits each, in the record of the step that starts an order per item. So the
+//! longest list takes five kilobytes of the record. Counts are derived from these states and never stored.
 
 use crate::outputs::Beside;
 use crate::time::Timestamp;
@@ -10,17 +10,17 @@ use std::collections::BTreeMap;
 
 /// Longest list.
 pub const MAX_ITEMS: usize = 10_000;
-/// Most items of a list that a person gives another input.
+/// Most items of a list with an input from a person.
 pub const MAX_EDITED: usize = 100;
-/// Most resubmissions of a list in which a person does so.
+/// Most resubmissions of a list with such inputs.
 pub const MAX_EDITS: usize = 20;
 
-/// Where one item of a list stands.
+/// The state of one item of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Item {
     /// Its order is still to be made.
     ToDo,
-    /// Its order is there, or will be as soon as the record says so.
+    /// Its order exists, or is made once this is recorded.
     Open,
     /// Its order is done.
     Done,
@@ -28,23 +28,23 @@ pub enum Item {
     Failed,
     /// It failed and will be tried again. An undo covers it.
     Again,
-    /// Nothing is left of its order.
+    /// Its order was undone.
     Undone,
     /// A person has to decide about the undo of its order.
     Stuck,
-    /// Its order was never made, because its input is not fit.
+    /// Its input is unfit, so its order was never made.
     Refused,
 }
 
 impl Item {
-    /// All of them, in the order in which summaries show them.
+    /// All states, in the sequence of summaries.
     pub const ALL: [Self; 8] =
         [Self::ToDo, Self::Open, Self::Done, Self::Failed, Self::Again, Self::Undone, Self::Stuck, Self::Refused];
 
     /// The names used in the API.
     pub const NAMES: [&'static str; 6] = ["to_do", "open", "done", "failed", "undone", "stuck"];
 
-    /// Its name in the API: what will be tried again is to do, and what was refused has failed.
+    /// Its name in the API, where `Again` is to do and `Refused` has failed.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -57,7 +57,7 @@ impl Item {
         }
     }
 
-    /// Whether it has an order, or may have one.
+    /// Whether it may have an order.
     #[must_use]
     pub fn is_begun(self) -> bool {
         match self {
@@ -83,23 +83,24 @@ impl Item {
 pub struct Items {
     /// Identity of the list.
     pub hash: Hash,
-    /// Where each stands.
+    /// Each item's state.
     states: Vec<Item>,
-    /// Of items whose first order undid itself: the round in which the present one was made.
+    /// If an item's first order undid itself: the round in which the present one was made.
     made: BTreeMap<u32, u32>,
-    /// Of items that a person gave another input: the round from which on they have it.
+    /// For items with an input from a person: the first round that uses it.
     edited: BTreeMap<u32, u32>,
-    /// By that round: the inputs, by item, in a table beside the record. What another one has replaced is named until the order is gone.
+    /// By that round: a table beside the record of inputs by item. Replaced tables stay named here until the order is
+    /// gone.
     pub inputs: BTreeMap<u32, Beside>,
-    /// Length of what the orders that are done returned, in bytes of JSON.
+    /// Length of the outputs of finished orders, in bytes of JSON.
     pub bytes: usize,
-    /// When one of them last began, ended or was asked for again (UTC, milliseconds).
+    /// When an item last began, ended or was asked for again (UTC, milliseconds).
     pub changed_at: Timestamp,
-    /// The version of the task in which its next look was last arranged.
+    /// The task's version that last arranged a look.
     pub looked_at: u64,
 }
 
-/// The same as it is recorded.
+/// [`Items`] as recorded.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Recorded {
@@ -107,16 +108,16 @@ struct Recorded {
     total: usize,
     #[serde(rename = "h")]
     hash: Hash,
-    /// Two states in each character, from the first on; what is not there is to do.
+    /// Two states per character, from the first on; missing items are to do.
     #[serde(rename = "s", default, skip_serializing_if = "String::is_empty")]
     states: String,
-    /// The rounds in which present orders of items were made, without the first.
+    /// The rounds, except the first, in which items' present orders were made.
     #[serde(rename = "r", default, skip_serializing_if = "Vec::is_empty")]
     rounds: Vec<u32>,
-    /// For each item which of them, from 1 on, or 0 for the first: as many bits as that takes, six in each character.
+    /// Per item, which of these rounds, from 1, or 0 for the first round: as few bits as possible, six per character.
     #[serde(rename = "m", default, skip_serializing_if = "String::is_empty")]
     made: String,
-    /// Where that is shorter: by round, how many items are left out before each item.
+    /// Instead, where shorter: by round, the gap before each item.
     #[serde(rename = "g", default, skip_serializing_if = "BTreeMap::is_empty")]
     gaps: BTreeMap<u32, String>,
     #[serde(rename = "e", default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -145,7 +146,7 @@ const STATE: usize = 3;
 /// The digits of six bits.
 const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
-/// Numbers of `width` bits each, from the first on, six bits in each character. Zeros at the end are left out.
+/// Numbers of `width` bits each, from the first on, six bits per character. Zeros at the end are left out.
 fn pack(numbers: impl Iterator<Item = usize>, width: usize) -> String {
     let (mut text, mut bits, mut held) = (String::new(), 0, 0);
     for number in numbers {
@@ -161,7 +162,7 @@ fn pack(numbers: impl Iterator<Item = usize>, width: usize) -> String {
     text
 }
 
-/// The same numbers, and perhaps zeros at the end.
+/// The numbers, perhaps with zeros at the end.
 fn unpack(text: &str, width: usize) -> Option<Vec<usize>> {
     let (mut numbers, mut bits, mut held) = (Vec::new(), 0, 0);
     for six in digits(text) {
@@ -180,7 +181,7 @@ fn digits(text: &str) -> impl Iterator<Item = Option<usize>> {
     text.bytes().map(|byte| DIGITS.iter().position(|digit| *digit == byte))
 }
 
-/// Rising positions as the number of those left out before each: five bits in each character, the sixth says that more follow.
+/// Rising positions as the gap before each. A character has five bits of the gap; the sixth says that more follow.
 fn gaps(positions: impl Iterator<Item = usize>) -> String {
     let (mut text, mut next) = (String::new(), 0);
     for position in positions {
@@ -195,7 +196,7 @@ fn gaps(positions: impl Iterator<Item = usize>) -> String {
     text
 }
 
-/// The positions again. None is `end` or more.
+/// The positions again, all below `end`.
 fn positions(text: &str, end: usize) -> Option<Vec<usize>> {
     let (mut all, mut next, mut gap, mut shift) = (Vec::new(), 0, 0, 0);
     for six in digits(text) {
@@ -286,7 +287,7 @@ impl TryFrom<Recorded> for Items {
 }
 
 impl Items {
-    /// A list of `total` items, of which none has begun.
+    /// A list of `total` items, none of them begun.
     #[must_use]
     pub fn new(total: usize, hash: Hash, now: Timestamp) -> Self {
         let (made, edited) = Default::default();
@@ -294,31 +295,31 @@ impl Items {
         Self { hash, states: vec![Item::ToDo; total], made, edited, inputs, bytes, changed_at: now, looked_at }
     }
 
-    /// How many there are.
+    /// Number of items.
     #[must_use]
     pub fn total(&self) -> usize {
         self.states.len()
     }
 
-    /// Where item `item` stands.
+    /// The state of `item`.
     #[must_use]
     pub fn get(&self, item: usize) -> Item {
         self.states.get(item).copied().unwrap_or(Item::ToDo)
     }
 
-    /// Says where item `item` stands.
+    /// Sets the state of `item`.
     pub fn set(&mut self, item: usize, state: Item) {
         if let Some(known) = self.states.get_mut(item) {
             *known = state;
         }
     }
 
-    /// Those of which this is true, by position.
+    /// The positions of items that `is` selects.
     pub fn all(&self, is: impl Fn(Item) -> bool) -> impl DoubleEndedIterator<Item = usize> {
         self.states.iter().enumerate().filter(move |(_, item)| is(**item)).map(|(n, _)| n)
     }
 
-    /// How many of them there are.
+    /// How many `is` selects.
     #[must_use]
     pub fn count(&self, is: impl Fn(Item) -> bool) -> usize {
         self.all(is).count()
@@ -336,27 +337,27 @@ impl Items {
         }
     }
 
-    /// The round from which on item `item` has the input that a person gave it.
+    /// The first round in which item `item` has an input from a person.
     #[must_use]
     pub fn edited(&self, item: usize) -> Option<u32> {
         self.edited.get(&u32::try_from(item).ok()?).copied()
     }
 
-    /// Where the input is that a person gave item `item`.
+    /// Where the input from a person for `item` is.
     #[must_use]
     pub fn given(&self, item: usize) -> Option<(u32, &Beside)> {
         let round = self.edited(item)?;
         Some((round, self.inputs.get(&round)?))
     }
 
-    /// From this round on, these items have the inputs that are beside the record. `None` if they would be too many.
+    /// Gives these items, from this round on, the inputs beside the record. `None` if they would be too many.
     pub(crate) fn edit(&mut self, given: impl Iterator<Item = usize>, round: u32, inputs: Beside) -> Option<()> {
         self.edited.extend(given.filter_map(|item| Some((u32::try_from(item).ok()?, round))));
         self.inputs.insert(round, inputs);
         (self.edited.len() <= MAX_EDITED && self.inputs.len() <= MAX_EDITS).then_some(())
     }
 
-    /// What failed is to be tried again.
+    /// Failed items will be tried again.
     pub(crate) fn try_again(&mut self) {
         for item in &mut self.states {
             match item {
@@ -419,7 +420,7 @@ mod tests {
             assert!(text.len() < limit, "{rounds} {one_in}: {}", text.len());
             most = most.max(text.len());
         }
-        // All that failed is made again in every round, and a tenth of it fails again.
+        // Each round makes all failed items again, and a tenth fails again.
         let mut items = items(MAX_ITEMS);
         items.made = (0..MAX_ITEMS as u32).map(|item| (item, if item % 10 > 0 { 1 } else { 500 })).collect();
         assert!(serde_json::to_string(&items).unwrap().len() < 9_000);

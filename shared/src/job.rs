@@ -1,11 +1,11 @@
-//! One act on many orders as a job: the system carries it out at a bounded rate, whatever becomes of the client and of
-//! the process that works on it.
+//! One act on many orders as a job. The system carries it out at a bounded rate, even if the client or the working
+//! process dies.
 //!
 //! Pure, like every decision: each function returns the next record, which the store writes under the version of the
-//! one before. First the job *gathers*: it lists the orders that match, page by page, so that new ones do not count.
-//! Then it *runs*, a chunk at a time. A chunk is recorded with the versions at which its orders were read before the
-//! first act of it, and each act names its version. So a chunk that is done again after a crash changes nothing twice:
-//! an order that was acted on has another version, and its history names the job.
+//! one before. First the job *gathers*: it lists the matching orders, page by page, so later ones do not count. Then it
+//! *runs*, a chunk at a time. Before its first act a chunk is recorded, with the versions at which its orders were
+//! read, and each act names its version. So repeating a chunk after a crash changes nothing twice: an order that was
+//! acted on has another version, and its history names the job.
 
 use crate::decision::{Act, What};
 use crate::filter::Filter;
@@ -28,13 +28,13 @@ pub const MAX_RATE: u32 = 100;
 pub const PAGE: usize = 100;
 /// Most jobs under way. Those that are paused do not count.
 pub const MAX_OPEN: usize = 20;
-/// A job that has not ended by then ends by itself.
+/// After this time an open job ends by itself.
 pub const MAX_AGE: SignedDuration = SignedDuration::from_hours(30 * 24);
 /// How long a job and its results are kept after its start.
 pub const KEPT: SignedDuration = SignedDuration::from_hours(120 * 24);
 /// Longest text of a result, in bytes.
 pub const MAX_WHY: usize = 200;
-/// Most notes of who paused, resumed and aborted it.
+/// Most notes of people's acts on a job.
 const MAX_NOTES: usize = 20;
 
 /// Identity of a job: `job_` and 26 characters of Crockford's base 32, derived from its idempotency key.
@@ -50,7 +50,7 @@ impl fmt::Display for JobId {
 }
 
 impl JobId {
-    /// The id of the job that is started under this key.
+    /// The id of the job started under this key.
     #[must_use]
     pub fn derive(key: &str) -> Self {
         let Id(order) = Id::derive("jobs", key);
@@ -99,11 +99,11 @@ pub struct Intent(
     pub u64,
 );
 
-/// The orders that are acted on next, or that may have been acted on by a process that has died.
+/// The orders to act on next, or on which a process that died may have acted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Chunk {
-    /// Orders of the page that it is about, from the job's place on. Those without an intent have a result.
+    /// Number of orders from the job's place on the page on. Those without an intent have a result.
     pub len: u16,
     /// Those to act on.
     pub intents: Vec<Intent>,
@@ -167,7 +167,7 @@ pub struct Job {
     /// Number of changes so far.
     #[serde(skip)]
     pub version: u64,
-    /// Of what was asked for: the same key with another request is refused.
+    /// Hash of the request: the same key with another request is refused.
     pub asked: Hash,
     /// What is done to each order.
     pub what: What,
@@ -175,7 +175,7 @@ pub struct Job {
     pub action: String,
     /// Which orders: checked when they are listed and again before each act.
     pub filter: Filter,
-    /// The orders were named; the filter may leave some of them out.
+    /// The orders were named; the filter may drop some.
     #[serde(default)]
     pub is_named: bool,
     /// Who.
@@ -184,7 +184,7 @@ pub struct Job {
     pub reason: String,
     /// Acts per second.
     pub rate: u32,
-    /// It ends after this many failures.
+    /// It aborts after so many failures.
     pub abort_after: u32,
     /// Most orders.
     pub limit: u32,
@@ -196,7 +196,7 @@ pub struct Job {
     /// All orders are listed.
     #[serde(default)]
     pub gathered: bool,
-    /// Where the list goes on.
+    /// The list's next place.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cursor: Option<String>,
     /// Pages of orders.
@@ -324,7 +324,7 @@ pub enum Obstacle {
 }
 
 impl Job {
-    /// Where it stands.
+    /// Its state.
     #[must_use]
     pub fn state(&self) -> State {
         match () {
@@ -364,14 +364,14 @@ impl Job {
         task.log.iter().any(|entry| entry.1.is_act() && entry.4.as_ref().is_some_and(|text| text.starts_with(&start)))
     }
 
-    /// Whether the history of `task` still has all that happened since `at`, so that an act that it does not have was not done.
+    /// Whether the history of `task` still has everything since `at`, so that an act missing from it was not done.
     #[must_use]
     pub fn knows_all_since(task: &Task, at: Timestamp) -> bool {
-        // The oldest after those that always stay is dropped first.
+        // The first entry that can have been dropped.
         task.log.get(KEPT_WHEN_FULL).is_none_or(|entry| entry.at(task.created_at) < at)
     }
 
-    /// It has listed these orders; `next` is where the list goes on. Returns the page to store, if there is one.
+    /// Records that it listed these orders; the list goes on at `next`. Returns the page to store, if any.
     #[must_use]
     pub fn gather(&self, ids: Vec<Id>, next: Option<String>) -> (Self, Option<Page>) {
         let room = usize::try_from(self.limit - self.found).unwrap_or(usize::MAX);
@@ -384,13 +384,13 @@ impl Job {
         (job, Some(Page(items)).filter(|page| !page.0.is_empty()))
     }
 
-    /// It is about to act on these orders of its present page.
+    /// Records that it will act on these orders of its page.
     #[must_use]
     pub fn begin(&self, chunk: Chunk) -> Self {
         Self { chunk: Some(chunk), ..self.next() }
     }
 
-    /// The orders from its place on have got results as far as `page` says.
+    /// Records the results that `page` has, from its `offset` on.
     #[must_use]
     pub fn settle(&self, page: &Page, now: Timestamp) -> Self {
         let mut job = Self { chunk: None, ..self.next() };
@@ -404,7 +404,7 @@ impl Job {
                 None => is_cut_short = true,
             }
         }
-        // Only an end leaves an order of a chunk without a result, and then its place does not matter any more.
+        // Only a job that ends leaves an order of a chunk without a result, and needs no place.
         if !is_cut_short {
             job.offset += len;
         }
@@ -417,7 +417,7 @@ impl Job {
         job.ended(now)
     }
 
-    /// It has ended if there is nothing left to do.
+    /// Ends it if nothing is left to do.
     #[must_use]
     fn ended(mut self, now: Timestamp) -> Self {
         let is_over = self.gathered && self.page >= self.pages;
@@ -431,7 +431,7 @@ impl Job {
         self
     }
 
-    /// It has nothing in progress: it ends if it is to end or has no orders, or because it is too old.
+    /// With nothing in progress, ends it if it is being aborted, has no orders, or is too old.
     #[must_use]
     pub fn end(&self, now: Timestamp) -> Option<Self> {
         let mut job = self.next();
@@ -441,14 +441,14 @@ impl Job {
         Some(job.ended(now)).filter(|job| job.ended_at.is_some() || job.abort != self.abort)
     }
 
-    /// It cannot go on: what it has in progress is given up, and its end says why.
+    /// Ends it early: what is in progress is given up, and its end says why.
     #[must_use]
     pub fn give_up(&self, why: &str, now: Timestamp) -> Self {
         let abort = self.abort.clone().unwrap_or_else(|| shorten(why, MAX_WHY));
         Self { chunk: None, abort: Some(abort), ended_at: Some(now), ..self.next() }
     }
 
-    /// A person pauses, resumes or aborts it. `None` if it is so already.
+    /// Pauses, resumes or aborts it. `None` if that is its state already.
     ///
     /// # Errors
     /// Its state forbids it.

@@ -1,8 +1,8 @@
 //! JSON at the edges: input from outside is read strictly, and output is written so that every service accepts it.
 //!
-//! A parser that follows RFC 8259 may keep either of two equal keys and may round a number, so what it accepts is not
-//! always what was sent. And it may be unable to read a value again once that lies deeper in a record. [`check`]
-//! refuses all three. What this program wrote needs no check: [`read_own`] reads it.
+//! A parser that follows RFC 8259 may keep either of two equal keys and may round a number, so it may accept something
+//! else than was sent. And it may fail to read a value again that was stored deeper in a record. [`check`] refuses all
+//! three. [`read_own`] reads what this program wrote, without a check.
 
 use serde::de::{DeserializeOwned, DeserializeSeed, Error as _, MapAccess, SeqAccess, Visitor};
 use serde::{Deserializer, Serialize};
@@ -14,8 +14,8 @@ use std::fmt;
 /// levels deeper, which is below the 64 levels that parsers of other languages read by default, and far below the 127
 /// of serde_json.
 pub const MAX_DEPTH: usize = 50;
-/// Maximum number of levels that this program reads of its own text: versions before [`MAX_DEPTH`] accepted whatever
-/// serde_json read, and stored it deeper.
+/// Maximum number of levels read in this program's own text. Versions before [`MAX_DEPTH`] accepted whatever serde_json
+/// read, and stored it deeper.
 const MAX_OWN_DEPTH: usize = 200;
 /// Prefix of the keys that serde_json reserves for its features `raw_value` and `arbitrary_precision`, which any crate
 /// in the build can switch on.
@@ -27,7 +27,7 @@ pub enum Fault {
     /// Not JSON, or more than one value: the parser's words, with line and column.
     #[error("{0}")]
     Syntax(String),
-    /// More levels than a parser is sure to read.
+    /// More levels than every parser reads.
     #[error("is nested too deep: the limit is {MAX_DEPTH} levels of arrays and objects")]
     Deep,
     /// An object has a key twice, and parsers differ in which value they keep.
@@ -39,7 +39,7 @@ pub enum Fault {
     /// No double is that large.
     #[error("is a number beyond what a double holds; send it as a string")]
     Range,
-    /// A key that serde_json reserves: it would read another value than the one sent, or could not read what it wrote.
+    /// A key that serde_json reserves: it would read a value that was not sent, or fail to read what it wrote.
     #[error("is a name that the JSON parser reserves; choose another one")]
     Reserved,
 }
@@ -63,15 +63,15 @@ impl fmt::Display for Refused {
     }
 }
 
-/// Checks that `text` is one JSON value that means the same to every parser. Only the parser's own limit of depth
-/// counts here; [`is_deep`] checks a value against ours.
+/// Checks that `text` is one JSON value that means the same to every parser. Only the parser's own depth limit applies;
+/// [`is_deep`] checks ours.
 ///
 /// # Errors
 /// The first fault and its place.
 pub fn check(text: &[u8]) -> Result<(), Refused> {
     let mut found = Found { keys: Vec::new(), large: 0, wrong: None, fault: None, at: Vec::new() };
     found.walk(text)?;
-    // A float that large may have been written as a whole number; only the text tells.
+    // Only the text shows whether so large a float was written as a whole number.
     let Some((nth, number)) = (found.large > 0).then(|| integer_beyond(text)).flatten() else { return Ok(()) };
     let mut found = Found { keys: Vec::new(), large: 0, wrong: Some((nth, number)), fault: None, at: Vec::new() };
     found.walk(text)
@@ -101,8 +101,8 @@ pub fn is_deep(value: &Value) -> bool {
     deeper(value, MAX_DEPTH)
 }
 
-/// Reads what any version of this program wrote. Unlike serde_json alone, this includes what an earlier version stored
-/// deeper than serde_json reads.
+/// Reads what any version of this program wrote. Unlike serde_json alone, it also reads what an earlier version stored
+/// too deep for serde_json.
 ///
 /// # Errors
 /// The text does not parse as a `T`.
@@ -118,10 +118,10 @@ pub fn read_own<T: DeserializeOwned>(text: &str) -> Result<T, serde_json::Error>
     })
 }
 
-/// Why a record is refused that contains something this version does not know. The advice comes first, because long
-/// texts are cut at the end.
+/// Why a record with something unknown to this version is refused. The advice comes first, because long texts are cut
+/// at the end.
 pub const NEWER: &str = "a newer version wrote it; deploy that version again (docs/deploy.md#roll-back)";
-/// Why a record is refused that no version wrote.
+/// Why a record that no version wrote is refused.
 pub const DAMAGED: &str = "it is damaged (docs/runbook.md#record-unreadable)";
 
 /// Why a record of this program could not be read, and what to do. An unknown name comes from a newer version, because
@@ -129,7 +129,7 @@ pub const DAMAGED: &str = "it is damaged (docs/runbook.md#record-unreadable)";
 #[must_use]
 pub fn why_unread(error: &serde_json::Error, place: &str) -> String {
     let text = error.to_string();
-    // The list of names that would be known is no help.
+    // A list of known names is no help.
     let unknown = text.strip_prefix("unknown ").and_then(|rest| rest.split(", expected").next());
     match unknown.filter(|_| error.is_data()) {
         Some(name) => format!("{NEWER}: {place}: unknown {name}"),
@@ -138,18 +138,18 @@ pub fn why_unread(error: &serde_json::Error, place: &str) -> String {
 }
 
 /// `message` as JSON that SQS accepts. SQS allows the characters of XML 1.0 (AWS, "SendMessage"). serde_json escapes
-/// control characters; of the rest, XML lacks only U+FFFE and U+FFFF.
+/// control characters; otherwise XML lacks only U+FFFE and U+FFFF.
 ///
 /// # Panics
 /// If a map in it has keys that are not strings.
 #[must_use]
 pub fn write(message: &impl Serialize) -> String {
     let text = serde_json::to_string(message).expect("messages have only string keys");
-    // In UTF-8 both begin with this byte, which is rare otherwise.
+    // In UTF-8, both begin with this rare byte.
     if !text.as_bytes().contains(&0xef) || !text.contains(['\u{fffe}', '\u{ffff}']) {
         return text;
     }
-    // JSON is ASCII outside strings, so both can only be inside one.
+    // JSON is ASCII outside strings, so both are inside strings.
     text.replace('\u{fffe}', "\\ufffe").replace('\u{ffff}', "\\uffff")
 }
 
@@ -165,7 +165,7 @@ fn is_limit(error: &serde_json::Error) -> bool {
     is_said(error, "recursion limit exceeded")
 }
 
-/// serde_json offers no other way to tell; tests pin its words.
+/// serde_json gives no other way to tell; tests pin its words.
 fn is_said(error: &serde_json::Error, words: &str) -> bool {
     error.is_syntax() && error.to_string().starts_with(words)
 }
@@ -319,7 +319,7 @@ impl<'de> Visitor<'de> for Key {
     }
 }
 
-/// Whether a float may stand for a whole number beyond 64 bits, which the parser reads as a float.
+/// Whether the parser may have read this float from a whole number beyond 64 bits.
 fn is_large(number: f64) -> bool {
     /// 2^63.
     const BEYOND: f64 = 9_223_372_036_854_775_808.0;
@@ -438,7 +438,7 @@ mod tests {
             assert_eq!(read.is_ok(), is_taken, "{depth}");
             assert!(read.err().is_none_or(|refused| refused.fault == Fault::Deep), "{depth}");
         }
-        // Beyond serde_json's own limit the error has the same words, and names the field that holds the value.
+        // Beyond serde_json's own limit, the error is the same, and names the field that has the value.
         let refused = check(format!("{{\"a\": {{\"b\": {}}}}}", nested(100_000)).as_bytes()).unwrap_err();
         assert_eq!((&refused.fault, refused.at.as_str()), (&Fault::Deep, "a"));
         assert!(is_deep(&json!({"a": serde_json::from_str::<Value>(&nested(MAX_DEPTH)).unwrap()})));

@@ -1,7 +1,7 @@
-//! The way out for an order whose record cannot be read: a person replaces it with a readable text.
+//! Mending an unreadable record: a person replaces it with a readable text.
 //!
-//! The decision is pure, like every act. What the text says about the order is taken as true, because nothing else is
-//! known. A text is refused if the order could not continue from it, or if no version would have written it.
+//! The decision is pure, like every act. The text is taken as true, because nothing else is known. A text is refused if
+//! the order could not continue from it, or if no version would have written it.
 
 use crate::change::{self, Change};
 use crate::decision::{Decision, Turn};
@@ -33,7 +33,7 @@ pub struct Unfit {
 /// columns of the stored record; `tenant` is the tenant that submitted the order.
 ///
 /// # Errors
-/// The first reason why the order could not continue.
+/// The first reason why the order cannot continue.
 pub fn mend(
     task: &Task,
     tenant: &str,
@@ -43,15 +43,15 @@ pub fn mend(
 ) -> Result<(Box<Task>, Vec<Effect>), Unfit> {
     check(task, tenant, turn.workflow)?;
     let mut change = Change::begin(task, turn);
-    // A text cannot say whether the id is also kept elsewhere: a record that stays keeps its key in any case.
+    // A text cannot say whether the id is also kept elsewhere. A record that stays keeps its key anyway.
     change.task.expires = false;
     change.task.forward_by = forward_by(task, turn);
     forget_older_attempts(&mut change.task, task.version);
     // The previous version would refuse an entry of a new kind, and the order would be stuck again after a rollback.
     change.note_act(Kind::Resumed, None, by, &note(reason));
     let phase = change.task.phase;
-    // A Wake from this save would know of the turn to undo, or of the order's first notice, and so begin what must wait
-    // for that notice. The sweep sends both in sequence.
+    // A Wake from this save would start work before the notice that must precede it: that of the turn to undo, or the
+    // order's first. The sweep sends both in sequence.
     let owes_notice = change::first_notice(task, turn.workflow).is_some()
         || phase == Phase::Undoing && !task.is_undo_begun() && task.reply_queue.is_some();
     if !owes_notice {
@@ -69,9 +69,9 @@ pub fn mend(
     }
 }
 
-/// Until when a forward request may start; an undo must not begin before. The text may have lost this time or be older,
-/// so it is the latest possible. No attempt is longer than its timeout, from its claim on, and no save, by whatever clock, gave
-/// one more than its window. The second matters to heartbeats, which leave `updated_at`, and whose timeout may be days.
+/// The latest time at which a forward request may start; no undo begins before. The text may lack this time or be
+/// older, so this is the earlier of two bounds: an attempt ends within its timeout from its claim, and within its
+/// window from any save. The second matters to heartbeats, which leave `updated_at`, and whose timeout may be days.
 fn forward_by(task: &Task, turn: &Turn<'_>) -> Option<Timestamp> {
     let is_tried = task.steps.iter().any(|step| step.attempt > 0);
     let by_claim = plus(task.updated_at, longest_attempt(turn.workflow, |work| work.timeout));
@@ -79,13 +79,13 @@ fn forward_by(task: &Task, turn: &Turn<'_>) -> Option<Timestamp> {
     is_tried.then(|| by_claim.min(by_save))
 }
 
-/// Whether a step that waits does so for an event; `None` if it does not wait.
+/// Whether a step waits for an event; `None` if it does not wait.
 fn waits_for_event(step: &Spec) -> Option<bool> {
     let wait = step.wait.as_ref().map(|wait| wait.event().is_some());
     wait.or(step.accept.as_ref().map(|_| true)).or(step.child.as_ref().map(|_| false))
 }
 
-/// The longest `time` of an attempt, in either direction, or the longest that a policy adds to one.
+/// The longest `time` of an attempt in either direction, or of an extension for a late one.
 fn longest_attempt(workflow: &Workflow, time: fn(Work<'_>) -> SignedDuration) -> SignedDuration {
     let works = |step: &&Spec| step.wait.is_none();
     let of = |step: &Spec, direction| step.work(direction).map_or(SignedDuration::ZERO, time);
@@ -97,8 +97,8 @@ fn longest_attempt(workflow: &Workflow, time: fn(Work<'_>) -> SignedDuration) ->
     forward.chain(undo).max().unwrap_or_default()
 }
 
-/// The text may be older than the record it replaces, and count fewer attempts. A reply to an attempt it does not know
-/// must not count for the next one, and there were at most as many attempts as versions.
+/// The text may be older than the record it replaces and count fewer attempts. A reply to an attempt that it lacks must
+/// not count for the next one, so attempts rise to the version, their upper bound.
 fn forget_older_attempts(task: &mut Task, version: u64) {
     let most = u32::try_from(version).unwrap_or(u32::MAX);
     for step in task.steps.iter_mut().filter(|step| step.attempt > 0 && step.claim().is_none()) {
@@ -119,7 +119,7 @@ fn note(reason: &str) -> String {
     format!("the record was mended: {reason}")
 }
 
-/// Checks what this program relies on wherever it reads a task, and provides wherever it writes one.
+/// Checks what this program relies on in every task it reads, and ensures in every one it writes.
 ///
 /// # Errors
 /// The first violation.
@@ -219,7 +219,7 @@ pub fn check(task: &Task, tenant: &str, workflow: &Workflow) -> Result<(), Unfit
         }
     }
     for (index, (step, spec)) in task.steps.iter().zip(&workflow.steps).enumerate() {
-        // A look is claimed ahead of its time.
+        // A look may be claimed early.
         let ahead = spec.poll.as_ref().filter(|_| spec.looks_safely()).map_or(SignedDuration::ZERO, |_| MAX_DELAY);
         let wrong =
             unfit(step, task, spec, plus(task.updated_at, longest_attempt(workflow, |work| work.timeout) + ahead));
@@ -234,7 +234,7 @@ pub fn check(task: &Task, tenant: &str, workflow: &Workflow) -> Result<(), Unfit
 const LATER: &str = "is a version later than that of the record";
 const LONG: &str = "has a text of more than 300 bytes";
 
-/// What is wrong with a step that waits, whose predecessors mean `way` for it.
+/// What is wrong with a waiting step, for which its predecessors mean `way`.
 fn unfit_wait(step: &Step, task: &Task, way: Way) -> Option<(&'static str, &'static str)> {
     let State::Waiting { until, .. } = step.state else { return None };
     let rules = [

@@ -17,13 +17,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// Longest delay of a message in SQS; longer waits are left to the supervisor's sweep.
+/// Longest delay of an SQS message; the supervisor's sweep handles longer waits.
 pub const MAX_DELAY: SignedDuration = SignedDuration::from_secs(900);
-/// Maximum number of times a Wake re-sends itself before it leaves the task to the sweep: a bound on any loop of
-/// messages.
+/// Maximum number of times a Wake re-sends itself before the sweep takes over. This bounds any loop of messages.
 pub const MAX_HOPS: u32 = 100;
-/// Longest output of a step, in bytes of JSON: all outputs live in the task's record. Keep large results elsewhere, and
-/// return a reference to them.
+/// Longest output in a task's record, in bytes of JSON. Keep large results elsewhere, and return a reference to them.
 pub const MAX_OUTPUT: usize = 4096;
 /// Longest body of a refusal that `catch` and later steps see, in bytes of JSON. The task's record keeps it.
 pub const MAX_ANSWER: usize = 1024;
@@ -57,7 +55,7 @@ impl ToScheduler {
 pub struct Wake {
     /// The task.
     pub task_id: Id,
-    /// The version its sender knew; requests claimed after it may not have been sent.
+    /// The version its sender knew. Requests of later claims may not have been sent.
     pub seen: u64,
     /// How often it has re-sent itself.
     #[serde(default)]
@@ -65,10 +63,10 @@ pub struct Wake {
     /// The W3C trace context of the order.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub traceparent: Option<String>,
-    /// A child of the task has ended. Nothing was sent before it that may be lost.
+    /// A child of the task has ended. No effects before it may be missing.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub hint: bool,
-    /// The step of the task that the hint is about; `None` stands for every step, as in messages of earlier versions.
+    /// The step that the hint is about. `None`, as in messages of earlier versions, means every step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<String>,
     /// The order's tenant, for the message group.
@@ -95,7 +93,7 @@ impl Wake {
         }
     }
 
-    /// For the order `parent` of `task`, which has ended. It names the item that this was for, if any, in place of a version.
+    /// Tells `parent` that its child `task` has ended. Names the child's item, if any, instead of a version.
     #[must_use]
     pub fn hint(task: &Task, parent: &Id) -> Self {
         let item = task.parent.as_ref().and_then(|parent| parent.item).unwrap_or(0);
@@ -103,13 +101,13 @@ impl Wake {
         Self { task_id: parent.clone(), hint: true, step, ..Self::new(task, item.into(), 0) }
     }
 
-    /// For `task` itself, which looks again at the list of `step`. Of one that has ended, `part` of its children is next.
+    /// Makes `task` look again at the list of `step`. For an ended task, `part` of its children is next.
     #[must_use]
     pub fn look(task: &Task, part: u32, step: Option<&str>) -> Self {
         Self { hint: true, step: step.map(str::to_owned), ..Self::new(task, task.version, part) }
     }
 
-    /// Whether it brings the next part of a release.
+    /// Whether it continues a release.
     pub(crate) fn is_release(&self) -> bool {
         self.hint && self.hops > 1
     }
@@ -141,28 +139,28 @@ pub struct Request {
     /// The call to make, for the agent called `http`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub http: Option<Http>,
-    /// The same in place of `http` if the call maps a body or an output: an earlier version of the agent would send
-    /// another body under the same key, and so gives such a request back.
+    /// Replaces `http` if the call maps a body or an output. An earlier agent, which would send another body under the
+    /// same key, finds no `http` and gives the request back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub call: Option<Http>,
-    /// The same in place of `http` if the host came with the order: an earlier version of the agent does not hold it
-    /// against the deployment's list, and so must not make the call.
+    /// Replaces `http` if the host came with the order. An earlier agent, which does not check it against the
+    /// deployment's list, must not make the call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held: Option<Http>,
-    /// The signed call to make, instead of one over HTTP. An earlier version of the agent finds no call, and so gives
-    /// such a request back.
+    /// The signed call to make, instead of one over HTTP. An earlier version of the agent finds no call and gives the
+    /// request back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub aws: Option<Aws>,
-    /// Of a step that polls with a call over HTTP or of AWS: what its answer is held against.
+    /// If a step polls over HTTP or in AWS: the conditions on the answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub look: Option<Look>,
-    /// Of a step whose service may report later: the address for that report.
+    /// If the service may report later: the address for its report.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub callback: Option<String>,
-    /// Of such a step with a call over HTTP or of AWS: which answers only accept the work.
+    /// Which answers to such a call over HTTP or to AWS only accept the work.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub accept: Option<Expression>,
-    /// Of a step whose agent says that it still works: where, and how often.
+    /// If the agent sends heartbeats: where to, and how often.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub heartbeat: Option<Heartbeat>,
     /// How long the message is held back, in milliseconds, at most [`MAX_DELAY`].
@@ -172,7 +170,7 @@ pub struct Request {
     pub direction: Direction,
     /// Number of this attempt; the reply must carry it back.
     pub attempt: u32,
-    /// Of a reminder of a step that waits: its number in the order. It is no attempt, so `attempt` is 0 and a reply does
+    /// For a reminder of a waiting step: its number in the order. It is no attempt, so `attempt` is 0 and a reply does
     /// not count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reminder: Option<u32>,
@@ -212,9 +210,9 @@ fn is_zero(n: &u64) -> bool {
 /// stop.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Heartbeat {
-    /// Their address. Whoever knows it may keep the attempt alive.
+    /// Their address. Who knows it can keep the attempt alive.
     pub url: String,
-    /// The time between two, in milliseconds.
+    /// The interval, in milliseconds.
     pub every_ms: u64,
 }
 
@@ -244,20 +242,20 @@ pub struct Reply {
     /// The trace context, as in the request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub traceparent: Option<String>,
-    /// Of an attempt that failed: the status of the service's answer, such as 409, for the step's `catch`.
+    /// If the attempt failed: the status of the service's answer, such as 409, for the step's `catch`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<u16>,
-    /// Of an attempt that failed: the body of the service's answer, if it was JSON of at most [`MAX_ANSWER`] bytes.
+    /// If the attempt failed: the body of the service's answer, if JSON of at most [`MAX_ANSWER`] bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answer: Option<Value>,
-    /// Of an attempt that failed although the service did its work: `mistake`, because the answer could not be used.
+    /// `mistake` if the service did its work, but the attempt failed because the answer was unusable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<FailureKind>,
-    /// Of a refusal: an earlier call of the attempt had no answer that says what the service did.
+    /// For a refusal: after an earlier call of the attempt it is unknown what the service did.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unsure: bool,
-    /// The answer was held against [`Request::look`] or [`Request::accept`]. An earlier version of the agent knows neither,
-    /// so what it calls done counts as not yet, or as accepted.
+    /// The agent checked the answer by [`Request::look`] or [`Request::accept`]. An earlier version knows neither, so
+    /// its `Done` counts as not yet, or as accepted.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub looked: bool,
     /// How it went.
@@ -297,8 +295,8 @@ pub enum Outcome {
         #[serde(default)]
         output: Value,
     },
-    /// Done, but with an output that [`crate::json::check`] refuses, because it would not be stored as it was sent. No
-    /// message has this outcome; the reader of a reply sets it.
+    /// Done, but [`crate::json::check`] refuses the output, because it could not be stored as sent. No message has this
+    /// outcome; the reader of a reply sets it.
     #[serde(skip)]
     Garbled {
         /// What is wrong with the output.
@@ -309,7 +307,7 @@ pub enum Outcome {
         /// Why, in words.
         error: String,
     },
-    /// The agent's own retries are spent, well before `complete_by`. A failure like silence, but known earlier.
+    /// The agent's own retries are spent before `complete_by`. The same failure as silence, but known earlier.
     Unavailable {
         /// Why, in words.
         error: String,
@@ -323,7 +321,7 @@ pub enum Outcome {
         #[serde(default)]
         output: Value,
     },
-    /// Of a step that polls: the work is neither done nor has it failed.
+    /// For a step that polls: the work is neither done nor failed.
     NotYet {
         /// What the answer said, in words.
         why: String,
@@ -451,7 +449,7 @@ impl AlertEvent {
             reason: format!("this order cannot move on: {}", shorten(why, MAX_TEXT)),
             last_error: None,
             version: 0,
-            // Once it can be read, the order continues by itself; until then this leads to the one act that helps.
+            // Once readable, the order continues by itself; until then this leads to the one act that helps.
             resubmit: format!("stepwarden get {id} --raw"),
             runbook: "docs/runbook.md#record-unreadable".into(),
         }

@@ -1,12 +1,12 @@
-//! Whether an order can go on under another definition of its workflow, and what its record is then.
+//! Whether an order can move to another definition of its workflow, and its record after the move.
 //!
-//! The rules are pure: task, old and new definition give the new record, or the first reason why there is none. They hold for an
-//! order no step of which is with an agent, and of which no request can still start. Until then a wish is only recorded
-//! ([`Migration`]), and nothing is claimed.
+//! The rules are pure: task, old and new definition give the new record, or the first reason why there is none. They
+//! apply once no step of the order is with an agent and no request can still start. Until then the wish is only
+//! recorded ([`Migration`]), and nothing is claimed.
 //!
-//! What they keep: no step that is settled runs again, each undo that is owed can be done, in the order in which the steps
-//! depended on each other, and no service gets another call under the key of a step that it knows. An undo that was tried may
-//! be another call: it is what a person corrects.
+//! They guarantee that no settled step runs again, that each owed undo can be done in the reverse order of dependence,
+//! and that no service gets another call under a key that it knows. Only the call of a tried undo may change, because a
+//! person corrects it so.
 
 use crate::decision::{Decision, Turn};
 use crate::expression::{Mapping, Reference, Template};
@@ -24,30 +24,30 @@ use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fmt;
 
-/// A migration that waits until no step is with an agent and no request can start any more.
+/// A migration that waits until no step is with an agent and no request can still start.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Migration {
-    /// The definition to go on under.
+    /// The definition to move to.
     #[serde(rename = "h")]
     pub to: Hash,
-    /// Whether what failed is then tried again.
+    /// Whether failed steps then run again.
     #[serde(rename = "rs", default, skip_serializing_if = "std::ops::Not::not")]
     pub resubmits: bool,
-    /// For an order that is being undone: no call of an undo starts after this (UTC, milliseconds). None is claimed while
-    /// the wish waits.
+    /// For an order that is being undone: after this no call of an undo starts (UTC, milliseconds). Meanwhile none is
+    /// claimed.
     #[serde(rename = "f", default, skip_serializing_if = "Option::is_none", with = "millisecond::optional")]
     pub from: Option<Timestamp>,
 }
 
 impl Migration {
-    /// The wish that `task` of `workflow` continues under `to`.
+    /// The wish that `task` of `workflow` moves to `to`.
     #[must_use]
     pub fn of(task: &Task, workflow: &Workflow, skew: SignedDuration, to: Hash, resubmits: bool) -> Self {
-        // A heartbeat leaves `updated_at`, and the clock that gave it its time may be ahead.
+        // A heartbeat leaves `updated_at`, and its sender's clock may be ahead.
         let most = |work: Work<'_>| work.window() + work.heartbeat.map_or(SignedDuration::ZERO, |_| skew);
         let longest = workflow.steps.iter().filter_map(|spec| spec.work(Direction::Undo)).map(most).max();
-        // The record does not keep the CompleteBy of an undo that was answered, and a request can come again until then.
+        // The CompleteBy of an answered undo is not recorded, but until then its request can be redelivered.
         let last = plus(task.updated_at, longest.unwrap_or_default());
         let from = task.is_undo_begun().then(|| task.complete_by().map_or(last, |by| by.max(last)));
         Self { to, resubmits, from }
@@ -66,10 +66,10 @@ pub enum Rule {
     /// The order has children.
     #[error("it has started orders, which rely on the present definition; the order ends under that one")]
     Children,
-    /// The definition starts orders whose definitions were not pinned.
+    /// The definition starts orders with unpinned definitions.
     #[error("it starts orders of a workflow that was not pinned when the order was submitted; submit a new order")]
     Pins,
-    /// The definition hands out addresses, and the order has nothing to make them of.
+    /// The definition hands out addresses, but the order has no secret for them.
     #[error(
         "the definition hands out addresses, and the order was submitted without a secret for them; submit a new order"
     )]
@@ -77,7 +77,7 @@ pub enum Rule {
     /// A step whose turn has come is gone.
     #[error("its turn has come, and the new definition does not have it; keep the step")]
     Lost,
-    /// A step whose turn has come does something of another kind.
+    /// A step whose turn has come would be of another kind.
     #[error(
         "its turn has come, and in the new definition it is a step of another kind; give the new step another name"
     )]
@@ -88,13 +88,13 @@ pub enum Rule {
     /// A step that may have run would become irreversible.
     #[error("it may have run, and the new definition makes it irreversible; leave that out")]
     Irreversible,
-    /// Another call under a key that the service may know.
+    /// Its call would change under a key in use.
     #[error(
         "it was tried and is not settled, and the new definition sends something else under the same idempotency key; \
          keep the call: once the order is under the new definition, the step can be skipped or marked as done"
     )]
     Call,
-    /// An unsettled step before a step whose turn has come.
+    /// It would follow an unsettled step.
     #[error(
         "its turn has come, and the new definition puts a step before it that is not settled; put that step after it"
     )]
@@ -102,7 +102,7 @@ pub enum Rule {
     /// A step that was begun would be passed over.
     #[error("it was begun, and the new definition would pass it over, because a step before it did not run")]
     PassedOver,
-    /// The undo would go in another order.
+    /// Undos would run in another order.
     #[error(
         "it ran after a step that the new definition no longer puts before it, so both could be undone in the wrong order"
     )]
@@ -121,7 +121,7 @@ pub enum Rule {
          step, its `take` and its place among the steps that take this event"
     )]
     Kept,
-    /// More than the undo differs.
+    /// Not only undos differ.
     #[error("the order is being undone, and the new definition differs in more than how this step is undone")]
     Undoing,
     /// The record breaks another rule.
@@ -129,14 +129,14 @@ pub enum Rule {
     Record,
 }
 
-/// Why an order cannot go on under a definition. `Display` is a sentence.
+/// Why an order cannot move to a definition. `Display` is a sentence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Obstacle {
     /// The rule that it breaks.
     pub rule: Rule,
-    /// The name of the step, if it is about one.
+    /// The step's name, if one step breaks it.
     pub step: Option<String>,
-    /// What else there is to know.
+    /// More about it, if any.
     pub detail: Option<String>,
 }
 
@@ -178,13 +178,13 @@ fn has_come(task: &Task, index: usize) -> bool {
     }
 }
 
-/// Whether step `index` may have done something that its undo takes back. The events of people count one by one, whatever
+/// Whether step `index` may have done something for its undo to take back. Each event of a person counts, whatever
 /// becomes of the step.
 fn has_effect(task: &Task, index: usize) -> bool {
     task.steps[index].may_have_run() || task.counted(index).next().is_some()
 }
 
-/// What a step is, apart from its parts.
+/// The kind of a step.
 fn sort(spec: &Spec) -> &'static str {
     match &spec.wait {
         Some(wait) => wait.key(),
@@ -224,9 +224,9 @@ pub fn moved(task: &Task, old: &Workflow, new: &Workflow, now: Timestamp) -> Res
         }
         kept_events(task, old, &next, new)?;
     }
-    // What the definition before did not need was not noted: whether an attempt without an answer did its work.
+    // The old definition may not have needed to note that an unanswered attempt may have done its work.
     for (step, spec) in next.steps.iter_mut().zip(&new.steps) {
-        // As in the decision about its undo: the input is of the step itself.
+        // As in the decision about its undo, the step's own input goes.
         if step.is_undo_begun() && spec.undo.as_ref().is_some_and(|undo| undo.with.is_some()) {
             step.input = None;
         }
@@ -266,13 +266,13 @@ fn of_step_that_came(
     after: usize,
 ) -> Result<(), Obstacle> {
     let (was, will, step) = (&old.steps[index], &new.steps[after], &task.steps[index]);
-    // Nothing of it counts any more.
+    // Rules do not apply to it.
     if step.state == State::PassedOver {
         return Ok(());
     }
     let may_have_run = has_effect(task, index);
     let is_open = !step.is_settled();
-    // With a new key a step that was put back may send something else.
+    // A step that was put back with a new key may send something else.
     let has_new_key = step.rounds.as_ref().is_some_and(|rounds| rounds.key == rounds.round) && !step.is_tried();
     let is_tried = is_open && step.attempt > 0 && !has_new_key;
     let waits = matches!(step.state, State::Waiting { .. });
@@ -293,13 +293,13 @@ fn of_step_that_came(
     rules.into_iter().find(|(is_broken, _)| *is_broken).map_or(Ok(()), |(_, rule)| Err(at(rule, was)))
 }
 
-/// Whether an attempt at the step sends under the new definition what it sent under the old.
+/// Whether an attempt at the step sends the same under both definitions.
 fn sends_the_same((old, index): (&Workflow, usize), (new, after): (&Workflow, usize)) -> bool {
     let (was, will) = (&old.steps[index], &new.steps[after]);
     let (Some(before), Some(now)) = (was.work(Direction::Do), will.work(Direction::Do)) else {
         return was.agent == will.agent;
     };
-    // What an answer means may change, and what is kept of it.
+    // How an answer is read and kept may change.
     let http = |work: &Work<'_>| {
         work.http
             .map(|http| (http.url.clone(), http.method.clone(), http.query.clone(), http.headers.clone(), http.body))
@@ -311,7 +311,7 @@ fn sends_the_same((old, index): (&Workflow, usize), (new, after): (&Workflow, us
         && before.with == now.with;
     let sends_all = |work: &Work<'_>| {
         let reads_all = |one: &Reference| one.path.len() == 1 && ["outputs", "ran", "errors"].contains(&&*one.path[0]);
-        // Other agents get the outputs in any case.
+        // Other agents always get the outputs.
         work.http.is_none() && work.aws.is_none() || work.sends_envelope() || work.references().any(reads_all)
     };
     let names = |workflow: &Workflow, index| -> BTreeSet<String> {
@@ -322,7 +322,7 @@ fn sends_the_same((old, index): (&Workflow, usize), (new, after): (&Workflow, us
         && (!sends_all(&before) || names(old, index) == names(new, after))
 }
 
-/// Whether the end of the wait of a step, or of work that its service accepted, is reported as before.
+/// Whether the end of a step's wait, or of its accepted work, is reported as before.
 fn waits_for_the_same(was: &Spec, will: &Spec) -> bool {
     let event = |spec: &Spec| spec.wait.as_ref().and_then(Wait::event).map(|event| (event.name.clone(), event.people));
     event(was) == event(will)
@@ -331,7 +331,7 @@ fn waits_for_the_same(was: &Spec, will: &Spec) -> bool {
         && was.link().is_some() == will.link().is_some()
 }
 
-/// An event that is kept still has its step, and that step its undo. No other step takes it first: the first in the file does.
+/// Each kept event must still have its step, with its undo. No other step may now come first in the file and take it.
 fn kept_events(task: &Task, old: &Workflow, next: &Task, new: &Workflow) -> Result<(), Obstacle> {
     for event in task.kept() {
         let mut still = next.to_come(&event.name, new);
@@ -351,7 +351,7 @@ fn kept_events(task: &Task, old: &Workflow, next: &Task, new: &Workflow) -> Resu
     Ok(())
 }
 
-/// While an order is undone, its steps and their order stay; only how a step is undone may change.
+/// While an order is undone, only undos may change, not the steps and their sequence.
 fn only_undos_differ(old: &Workflow, new: &Workflow) -> Result<(), Obstacle> {
     let after = |workflow: &Workflow, spec: &Spec| -> BTreeSet<String> {
         spec.after.iter().map(|after| format!("{}{}", workflow.steps[after.step].name, after.edge)).collect()
@@ -372,7 +372,7 @@ fn only_undos_differ(old: &Workflow, new: &Workflow) -> Result<(), Obstacle> {
     Ok(())
 }
 
-/// Gives everything that names a step by its position the new one.
+/// Updates positions of steps throughout the record.
 fn rename(next: &mut Task, old: &Workflow, new: &Workflow) {
     let place = |index: u16| {
         let name = &old.steps.get(usize::from(index))?.name;
@@ -395,24 +395,24 @@ fn rename(next: &mut Task, old: &Workflow, new: &Workflow) {
     }
 }
 
-/// What a migration would mean for the steps of an order, each list by name.
+/// What a migration would mean for an order's steps, as lists of names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// Tried and not settled: they are tried again.
+    /// Tried but unsettled; they are tried again.
     pub again: Vec<String>,
-    /// Not begun, and no longer there.
+    /// Not begun, and left out.
     pub left_out: Vec<String>,
-    /// They may have run, and would be undone in another way.
+    /// They may have run, and are undone in another way.
     pub undone_differently: Vec<String>,
-    /// New ones, which are done.
+    /// New ones.
     pub added: Vec<String>,
     /// Not begun, and done in another way.
     pub changed: Vec<String>,
-    /// What they read and the settled steps did not return, a sentence each.
+    /// A sentence per value they read that a settled step did not return.
     pub doubts: Vec<String>,
 }
 
-/// What a migration of `task` from `old` to `new` would mean, whether the rules allow it or not.
+/// What a migration of `task` from `old` to `new` would mean, even if a rule forbids it.
 #[must_use]
 pub fn plan(task: &Task, old: &Workflow, new: &Workflow) -> Plan {
     let mut plan = Plan::default();
@@ -469,8 +469,8 @@ fn of_undo(spec: &Spec) -> Vec<&Reference> {
     spec.work(Direction::Undo).iter().flat_map(|work| work.references()).collect()
 }
 
-/// What steps to come, or the output of the order, read of settled steps that did not return it, a sentence each. What is kept beside the record is not
-/// looked at.
+/// A sentence for each value that later steps, or the order's output, read but a settled step did not return. Outputs
+/// beside the record are not checked.
 fn doubts(task: &Task, old: &Workflow, new: &Workflow) -> Vec<String> {
     let step_of = |spec: &Spec| old.position(&spec.name).map(|index| &task.steps[index]);
     let mut all: Vec<String> = Vec::new();
@@ -512,9 +512,9 @@ fn doubts(task: &Task, old: &Workflow, new: &Workflow) -> Vec<String> {
     all
 }
 
-/// The save that puts `task` under the definition `new` that it [waits for](Task::migration), or that ends the wait because a
-/// rule forbids it by now, and what to send after it. `turn` is that of the present definition, with the input that `new`
-/// reads. For a task that [can migrate](Task::migrates_at) now.
+/// The save, with its effects, that moves `task` to the definition `new` that it [waits for](Task::migration), or ends
+/// the wait because a rule forbids the move. `turn` is that of the present definition, with the input that `new` reads.
+/// For a task that [can migrate](Task::migrates_at) now.
 #[must_use]
 pub fn migrate(task: &Task, new: &Workflow, turn: &Turn<'_>) -> Decision {
     crate::change::migrate(task, new, turn)

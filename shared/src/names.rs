@@ -14,8 +14,8 @@ pub fn of_step(name: &str) -> String {
     name.replace('-', "_")
 }
 
-/// What the expressions of step `index` read in `direction`, apart from names of one moment such as `error`. Steps that
-/// are not before it are left out: a file that reads them is refused.
+/// What the expressions of step `index` read in `direction`, except names of one moment such as `error`. Only steps
+/// before it are included; a file that reads others is refused.
 pub(crate) fn names<'a>(task: &'a Task, index: usize, direction: Direction, turn: &Turn<'a>) -> Names<'a> {
     let (spec, before) = (&turn.workflow.steps[index], turn.workflow.before(index));
     let reads = |root: &str| spec.reads(root);
@@ -26,7 +26,7 @@ pub(crate) fn names<'a>(task: &'a Task, index: usize, direction: Direction, turn
     names
 }
 
-/// What the `output` of the workflow reads: all steps are settled.
+/// What the workflow's `output` reads, once all steps are settled.
 pub(crate) fn of_whole<'a>(task: &'a Task, output: &Mapping, turn: &Turn<'a>) -> Names<'a> {
     let references = output.references();
     let reads = |root: &str| references.iter().any(|one| one.path[0] == root);
@@ -36,7 +36,7 @@ pub(crate) fn of_whole<'a>(task: &'a Task, output: &Mapping, turn: &Turn<'a>) ->
     of(task, &(0..task.steps.len()).collect::<Vec<_>>(), &reads, &reads_output, turn)
 }
 
-/// What is known of an order and of its steps `before`.
+/// What is known of an order and its steps `before`.
 fn of<'a>(
     task: &'a Task,
     before: &[usize],
@@ -49,7 +49,7 @@ fn of<'a>(
         let all = wanted.filter_map(|&i| Some((of_step(&turn.workflow.steps[i].name), value(i)?)));
         Value::Object(all.collect::<Map<_, _>>())
     };
-    // What is beside the record is read only if an expression names it.
+    // Outputs beside the record are read only if named.
     let output = |i: usize| match &task.steps[i].beside {
         Some(_) if !reads_output(&of_step(&turn.workflow.steps[i].name)) => None,
         _ => turn.outputs.of(&task.steps[i]),
@@ -79,11 +79,11 @@ fn of<'a>(
     names
 }
 
-/// What an order that makes a call for an item reads of its input, under the same names as the step with the list.
+/// The names under which an item's order, which makes a call, reads its input: those of the step with the list.
 const OF_ITEM: [&str; 4] = ["item", "index", "input", "outputs"];
 
-/// What `call`, made for each item of a list, reads of the order that has the list, whose `names` these are: no more than it names, because
-/// every item's order has it.
+/// What `call`, made per item of a list, reads of the order that has the list and these `names`. Only what it names,
+/// because every item's order gets a copy.
 pub(crate) fn carried(names: &Names<'_>, call: &Step) -> Map<String, Value> {
     let mut all = Value::Object(Map::new());
     let work = [call.work(Direction::Do), call.work(Direction::Undo), call.reminder()].into_iter().flatten();
@@ -100,7 +100,7 @@ pub(crate) fn carried(names: &Names<'_>, call: &Step) -> Map<String, Value> {
     }
 }
 
-/// Copies what `from` has at `path`, or where the path ends early.
+/// Copies the value of `from` at `path`, or where that path ends.
 fn carry(into: &mut Value, from: &Value, path: &[String]) {
     match (path, from) {
         ([name, rest @ ..], Value::Object(fields)) => {

@@ -1,9 +1,9 @@
-//! What a person may do to an order: pure decisions, each one a single conditional write like every other transition.
+//! What a person may do to an order: pure decisions, each a single conditional write like any transition.
 //!
-//! An act names who, why and, if the person saw one, the version. If the order has changed since, nothing is done;
-//! clearing an alert or a notice that was sent is no such change ([`Task::is_as_seen`]). An act claims nothing: it
-//! changes the record, and a Wake or the due row continues from there, so the operator function needs no right on
-//! agents' queues. An act that ends an order owes its notice like a strict one, because no queue redelivers an act.
+//! An act names the person, the reason and, if the person saw one, the version. If the order has changed since, nothing
+//! is done; recording that an alert or a notice was sent is no such change ([`Task::is_as_seen`]). An act claims
+//! nothing. It changes the record, and a Wake or the due index continues, so the operator function needs no right on
+//! agents' queues. An act that ends an order owes its notice, because no queue redelivers an act.
 
 use crate::again;
 use crate::change::{self, Change, child, list};
@@ -22,14 +22,14 @@ use crate::workflow::child::Wish;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// Most of the names of items that the history keeps of one act, in bytes.
+/// Most bytes of item names that the history keeps of one act.
 const MAX_NAMED: usize = 60;
 
 /// Longest input that an operator may set for one step, in bytes of JSON; the task's record holds it.
 pub const MAX_INPUT: usize = 16 * 1024;
 
-/// Longest sum of these inputs over an order's steps, in bytes of JSON. It fits into the record together with the
-/// longest outputs of as many steps as there can be.
+/// Longest sum of these inputs over an order's steps, in bytes of JSON. The record has room for it beside the longest
+/// outputs of the most steps.
 pub const MAX_INPUTS: usize = 64 * 1024;
 
 /// The result of an act.
@@ -37,9 +37,9 @@ pub const MAX_INPUTS: usize = 64 * 1024;
 pub enum Outcome {
     /// It is recorded at this version.
     Applied(u64),
-    /// It was already so; what may not have gone out was sent again.
+    /// It was done already; effects that may be lost were re-sent.
     Repeated(u64),
-    /// It does not fit the order's state; nothing was changed.
+    /// The order's state forbids it; nothing was changed.
     NotAllowed {
         /// Why.
         why: Refusal,
@@ -55,8 +55,8 @@ pub enum Outcome {
 
 pub(crate) fn act(task: &Task, act: &Act, turn: &Turn<'_>) -> Decision {
     if let Some(version) = act.seen.filter(|version| !task.is_as_seen(*version)) {
-        // The save may have succeeded although its answer was lost: a person who repeats the act learns that it is
-        // done, not that another person was faster (simulation, seeds 5549 and 6189 of workflows/order.toml).
+        // The save may have succeeded although its answer was lost. A person who repeats the act must learn that it is
+        // done, not that another was faster (simulation, seeds 5549 and 6189 of workflows/order.toml).
         let is_done = task.was_acted_on(version) && is_last_act(task, act, turn);
         return if is_done {
             scheduler::with(repeated(task, turn), children_of(task, &act.what, turn))
@@ -64,7 +64,7 @@ pub(crate) fn act(task: &Task, act: &Act, turn: &Turn<'_>) -> Decision {
             keep(Kept::Moved)
         };
     }
-    // Its parent has counted how it ended, and would not learn of another end. One that failed may be undone.
+    // The parent has recorded this end and would not learn of another. A failed child may be undone.
     let is_counted = match task.phase {
         Phase::Error => !matches!(act.what, What::Cancel | What::Undo),
         Phase::Processed => act.what == What::Undo,
@@ -94,8 +94,8 @@ pub(crate) fn act(task: &Task, act: &Act, turn: &Turn<'_>) -> Decision {
     let children = children_of(task, &act.what, turn);
     match decided {
         Ok(Some(change)) => match change.with(children).save() {
-            // Once the undo begins, nothing sends the notice of the turn, which its queue may have refused before the
-            // pause (simulation, seed 1585 of workflows/order.toml).
+            // The queue may have refused the notice of the turn before the pause, and nothing sends it once the undo
+            // begins (simulation, seed 1585 of workflows/order.toml).
             Decision::Save { task, mut effects } if act.what == What::Resume && !task.is_undo_begun() => {
                 effects.splice(0..0, change::turn_notices(&task, turn));
                 Decision::Save { task, effects }
@@ -107,12 +107,12 @@ pub(crate) fn act(task: &Task, act: &Act, turn: &Turn<'_>) -> Decision {
     }
 }
 
-/// What an act on a task asks of its children at once.
+/// What an act asks of the children at once.
 fn children_of(task: &Task, what: &What, turn: &Turn<'_>) -> Vec<Effect> {
     match what {
         What::Pause => child::ask_open(task, &Wish::Pause, turn),
         What::Resume => child::ask_open(task, &Wish::Resume, turn),
-        // Its records must outlast it, and it may take longer than they would.
+        // The children's records must outlast the undo.
         What::Undo if matches!(task.phase, Phase::Processed | Phase::Undoing) && task.expires => {
             child::ask_all(task, &Wish::Keep, turn)
         }
@@ -125,14 +125,14 @@ fn children_of(task: &Task, what: &What, turn: &Turn<'_>) -> Vec<Effect> {
     }
 }
 
-/// The act is already done; what follows it may not have been sent.
+/// The act is already done; re-sends effects that may be lost.
 pub(crate) fn repeated(task: &Task, turn: &Turn<'_>) -> Decision {
     let wake = change::wake(task, turn, 0).filter(|_| !task.is_undo_begun());
     let effects = change::turn_notices(task, turn).into_iter().chain(wake).collect();
     Decision::Keep { why: Kept::Repeated, effects }
 }
 
-/// Whether the latest act in the task's history is this one: the same person asked for the same, for the same reason.
+/// Whether the latest act in the history is this one: same person, same act, same reason.
 fn is_last_act(task: &Task, act: &Act, turn: &Turn<'_>) -> bool {
     let Some(Entry(_, kind, index, _, text)) = task.log.iter().rev().find(|entry| entry.1.is_act()) else {
         return false;
@@ -165,7 +165,7 @@ fn is_last_act(task: &Task, act: &Act, turn: &Turn<'_>) -> bool {
         What::Undo => *kind == Kind::UndoAsked,
         What::Pause => *kind == Kind::Paused,
         What::Resume => *kind == Kind::Resumed,
-        // That is a plain resubmission.
+        // It was a plain resubmission.
         What::Migrate { to, resubmits: true } if *to == task.workflow_hash && *kind == Kind::Resubmitted => true,
         What::Migrate { to, resubmits } => {
             reason = with_definition(&act.reason, to, *resubmits);
@@ -179,12 +179,12 @@ fn is_last_act(task: &Task, act: &Act, turn: &Turn<'_>) -> bool {
     is_same && text.as_deref() == Some(&*history::act_text(&act.by, &reason))
 }
 
-/// The reason of a resubmission as the history records it.
+/// A resubmission's reason as the history records it.
 fn with_input(reason: &str, step: &str) -> String {
     format!("{reason} (with another input for `{step}`)")
 }
 
-/// The same where items of a list get one.
+/// The same, for items of a list.
 fn with_inputs(reason: &str, step: &str, inputs: &BTreeMap<usize, Value>) -> String {
     let items: Vec<String> = inputs.keys().map(usize::to_string).collect();
     let what = if items.len() == 1 { "item" } else { "items" };
@@ -192,7 +192,7 @@ fn with_inputs(reason: &str, step: &str, inputs: &BTreeMap<usize, Value>) -> Str
     format!("{reason} (with another input for {what} {all} of `{step}`)")
 }
 
-/// The reason of a migration as the history records it.
+/// A migration's reason as the history records it.
 fn with_definition(reason: &str, to: &Hash, resubmits: bool) -> String {
     format!("{reason} ({} to {to})", if resubmits { "resubmit and migrate" } else { "migrate" })
 }
@@ -207,7 +207,7 @@ fn keep(why: Kept) -> Decision {
     Decision::Keep { why, effects: Vec::new() }
 }
 
-/// A change to save, or `None` if the task is already so.
+/// A change to save, or `None` if it is done already.
 type Decided<'a> = Result<Option<Change<'a>>, Refusal>;
 
 fn resubmit<'a>(task: &Task, act: &Act, step: Option<&str>, input: Option<&Value>, turn: &'a Turn<'a>) -> Decided<'a> {
@@ -228,7 +228,7 @@ fn resubmit<'a>(task: &Task, act: &Act, step: Option<&str>, input: Option<&Value
     if let (Some(target), Some(input)) = (target, input) {
         let kept = |(n, step): (usize, &crate::step::Step)| step.input.as_ref().filter(|_| n != target).map(length);
         let others: usize = task.steps.iter().enumerate().filter_map(kept).sum();
-        // A shorter input than the present one is always accepted: it is the only way out of a full record.
+        // A shorter input than the present one is always accepted, as the only way out of a full record.
         let own = task.steps[target].input.as_ref().map_or(0, length);
         if length(input) > own && others + length(input) > MAX_INPUTS {
             return Err(Refusal::LongInputs);
@@ -275,8 +275,8 @@ fn resubmit_items<'a>(
     Ok(Some(change))
 }
 
-/// A full record stops an order between two steps. Then no step has failed, and what can be shortened is the input that
-/// an operator gave a step.
+/// Whether step `index` has an input from an operator that can be shortened. Needed if a full record stopped the order
+/// and no step failed.
 fn can_be_shortened(task: &Task, index: usize) -> bool {
     let has_failed = |step: &Step| matches!(step.state, State::Failed | State::UndoFailed);
     let step = &task.steps[index];
@@ -291,7 +291,7 @@ fn by_hand<'a>(task: &Task, act: &Act, step: Option<&str>, output: Option<&Value
     if output.is_some_and(json::is_deep) {
         return Err(Refusal::DeepOutput);
     }
-    // A wait is part of the workflow's work, so an act means one only if it names it.
+    // A wait is part of the work, so only an act that names it means it.
     let is_wait = |index: usize| {
         let polls = task.steps[index].poll_until.is_some() && task.phase == Phase::Forward;
         polls || matches!(task.steps[index].state, State::Waiting { .. })
@@ -336,9 +336,9 @@ fn left_to_a_person(task: &Task, index: usize, turn: &Turn<'_>) -> Option<Direct
     match (task.phase, &step.state) {
         (Phase::Error, State::Failed) => Some(Direction::Do),
         (Phase::Error | Phase::Forward, State::Pending { .. }) if step.is_tried() => Some(Direction::Do),
-        // The order that it started goes on by itself.
+        // Its child goes on by itself.
         (Phase::Error | Phase::Forward, State::Waiting { .. }) if step.kids.is_none() => Some(Direction::Do),
-        // A look was sent ahead of its time, and changes nothing.
+        // This look was claimed early, and changes nothing.
         (Phase::Error | Phase::Forward, State::Processing { .. }) if turn.workflow.steps[index].looks_safely() => {
             Some(Direction::Do)
         }
@@ -365,7 +365,7 @@ fn retry_now<'a>(task: &Task, act: &Act, step: Option<&str>, turn: &'a Turn<'a>)
         .map(|(index, _)| index)
         .collect();
     let chosen = match step {
-        // The waits after failures: a time that the workflow waits for is part of its work.
+        // Only waits after failures: a workflow's own wait is part of its work.
         None => waits.into_iter().filter(|&i| !matches!(task.steps[i].state, State::Waiting { .. })).collect(),
         Some(name) => {
             let index = turn.workflow.position(name).ok_or(Refusal::UnknownStep)?;
@@ -404,7 +404,7 @@ fn retry_now<'a>(task: &Task, act: &Act, step: Option<&str>, turn: &'a Turn<'a>)
 
 fn pause<'a>(task: &Task, act: &Act, turn: &'a Turn<'a>) -> Decided<'a> {
     match task.phase {
-        // It pauses the task in its own right, so the end of the parent's pause leaves it.
+        // The task itself is paused now, so the end of the parent's pause leaves it.
         Phase::Forward | Phase::Undoing if task.parent.as_ref().is_some_and(|parent| parent.paused) => {
             let mut change = Change::begin(task, turn);
             change.task.parent.as_mut().expect("it has one").paused = false;
@@ -422,7 +422,7 @@ fn pause<'a>(task: &Task, act: &Act, turn: &'a Turn<'a>) -> Decided<'a> {
     Ok(Some(change))
 }
 
-/// Records under which definition the order is to go on. The engine does that once it is possible, most often at once.
+/// Records the definition that the order is to move to. The engine moves it once it can, usually at once.
 fn migrate<'a>(task: &Task, act: &Act, to: &Hash, resubmits: bool, turn: &'a Turn<'a>) -> Decided<'a> {
     if task.again.is_some() {
         return Err(Refusal::RunsAgain);
@@ -455,14 +455,14 @@ fn migrate<'a>(task: &Task, act: &Act, to: &Hash, resubmits: bool, turn: &'a Tur
     Ok(Some(change))
 }
 
-/// Turns the task to undo what its steps are to do again.
+/// Turns the task to undo the steps to be done again.
 fn run_again<'a>(task: &Task, act: &Act, wish: &again::Wish, turn: &'a Turn<'a>) -> Decided<'a> {
-    // One of an earlier version may have been lost with its answer.
+    // The answer to this act may have been lost.
     if task.again.is_some() {
         return if is_last_act(task, act, turn) { Ok(None) } else { Err(Refusal::RunsAgain) };
     }
     let again = again::check(task, turn.workflow, wish).map_err(|why| Refusal::Again(why.rule))?;
-    // The notice of the end that is taken back may not have gone out.
+    // The notice of the end that this revokes may not be out.
     let untold = if task.notice_owed { change::turn_notices(task, turn) } else { Vec::new() };
     let mut change = Change::begin(task, turn).with(untold);
     change.note_act(Kind::RunAgain, None, &act.by, &from_where(&act.reason, wish));
@@ -488,13 +488,13 @@ fn undo<'a>(task: &Task, act: &Act, turn: &'a Turn<'a>) -> Result<Change<'a>, Bo
         _ => (Kind::Cancelled, "cancelled"),
     };
     match task.phase {
-        // On the way forward a task stops in `Error`; once its undo has begun, it stops in `UndoError`.
+        // A task stops in `Error` before its undo has begun, and then in `UndoError`.
         Phase::Forward | Phase::Error => {}
         Phase::Processed if kind == Kind::UndoAsked && task.is_erased() => return refuse(Refusal::Erased),
         Phase::Processed if kind == Kind::UndoAsked => {}
-        // The steps that were to be done again are undone with all others, and an undo that failed is tried again.
+        // Steps that were to run again are undone with all others, and a failed undo is tried again.
         Phase::Undoing | Phase::UndoError if task.again.is_some() => {}
-        // A repeated act: the Wake and the notice of the first may not have gone out.
+        // A repeated act: the first one's Wake and notice may be lost.
         Phase::Undoing | Phase::Undone => return Err(Box::new(repeated(task, turn))),
         Phase::Processed => return refuse(Refusal::Ended),
         Phase::UndoError => return refuse(Refusal::UndoBegun),
@@ -510,14 +510,14 @@ fn undo<'a>(task: &Task, act: &Act, turn: &'a Turn<'a>) -> Result<Change<'a>, Bo
     if task.again.is_some() && task.is_undo_begun() {
         change.undo_the_rest();
     }
-    // No request was ever sent, so there is nothing to wait for. An act claims nothing, not even an undo.
+    // Nothing was sent, so nothing need be awaited. An act claims nothing, not even an undo.
     if change.task.forward_by.is_none() && change.has_nothing_to_undo() {
         change.advance();
     }
     Ok(change)
 }
 
-/// The parent of this order is undone. Nothing is left of one that is Undone already.
+/// The parent is being undone, so this order is undone, if it is not Undone already.
 pub(crate) fn undo_for_parent(task: &Task, by: &str, turn: &Turn<'_>) -> Decision {
     let act = Act { what: What::Undo, by: by.to_owned(), reason: "it is undone".into(), seen: None };
     let change = undo(task, &act, turn).map(|mut change| {
@@ -527,7 +527,7 @@ pub(crate) fn undo_for_parent(task: &Task, by: &str, turn: &Turn<'_>) -> Decisio
     change.unwrap_or_else(|kept| *kept)
 }
 
-/// The parent of this order is paused, or its pause ends. A pause by a person stays.
+/// The parent is paused, or its pause ends. A pause by a person stays.
 pub(crate) fn pause_for_parent(task: &Task, by: &str, is_pause: bool, turn: &Turn<'_>) -> Decision {
     let (what, wish) = if is_pause { (What::Pause, Wish::Pause) } else { (What::Resume, Wish::Resume) };
     let children = child::ask_open(task, &wish, turn);

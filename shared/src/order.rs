@@ -7,7 +7,7 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 use std::fmt;
 
-/// Tenant of orders submitted without a token, by callers that IAM authorised or that need no authorisation.
+/// Tenant of orders submitted without a token, by callers authorised by IAM or without authorisation.
 pub const DEFAULT_TENANT: &str = "default";
 
 /// Most labels of an order.
@@ -15,7 +15,7 @@ pub const MAX_LABELS: usize = 8;
 /// Longest label, in bytes.
 pub const MAX_LABEL: usize = 64;
 
-/// What is wrong with `label`, in words that follow its name.
+/// What is wrong with `label`, in words to follow its name.
 #[must_use]
 pub fn label_fault(label: &str) -> Option<String> {
     match label {
@@ -48,7 +48,7 @@ impl Id {
     #[must_use]
     pub fn derive(tenant: &str, idempotency_key: &str) -> Self {
         let mut hasher = Sha256::new();
-        // The length keeps ("ab", "c") and ("a", "bc") apart.
+        // The length separates ("ab", "c") from ("a", "bc").
         hasher.update((tenant.len() as u64).to_be_bytes());
         hasher.update(tenant.as_bytes());
         hasher.update(idempotency_key.as_bytes());

@@ -1,5 +1,5 @@
-//! Outputs that are too long for a task's record. Each is an item of its own, which the record names by its hash. It is
-//! written before the record that names it, and read only when a decision needs it.
+//! Outputs that are too long for a task's record. Each is a separate item, which the record names by its hash. It is
+//! written before that record, and read only when a decision needs it.
 
 use crate::expression::Mistake;
 use crate::json;
@@ -16,14 +16,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// Longest output of a step, in bytes of JSON. Beyond [`MAX_OUTPUT`] it is kept beside the record. The item must stay
 /// below DynamoDB's 400 KB.
 pub const MAX_BESIDE: usize = 256 * 1024;
-/// The most values of an order beside its record, with those of earlier rounds. They expire and are erased in one
-/// transaction with the record, and DynamoDB takes 100 writes.
+/// The most values of an order beside its record, with those of earlier rounds. One transaction of at most 100 writes
+/// lets them expire, or erases them, with the record.
 pub(crate) const MAX_COUNT_BESIDE: usize = 90;
-/// Longest sum of an order's outputs beside its record, in bytes of JSON. Their expiry is set in one transaction, whose
-/// items DynamoDB limits to 4 MB.
+/// Longest sum of an order's outputs beside its record, in bytes of JSON. One transaction, which DynamoDB limits to 4
+/// MB, sets their expiry.
 pub const MAX_ALL_BESIDE: usize = 3 * 1024 * 1024;
-/// Longest sum of such outputs in one request, in bytes of JSON. With the order's input, all short outputs and the call
-/// it must stay below the 1 MiB of SQS.
+/// Longest sum of such outputs in one request, in bytes of JSON. A request, with input, all short outputs and the call,
+/// must stay below SQS's 1 MiB.
 pub const MAX_IN_REQUEST: usize = 512 * 1024;
 
 /// Where a long output is.
@@ -45,11 +45,11 @@ pub(crate) enum Place {
     Beside(Beside),
 }
 
-/// The outputs beside records, and other orders, as one decision knows them. It notes what it needs and does not have, and what it adds:
-/// the engine reads the one and decides again, and writes the other before the record.
+/// The outputs beside records, and other orders, that one decision knows. It notes what it lacks, which the engine
+/// reads before it decides again, and what it adds, which the engine writes before the record.
 ///
-/// The outputs never change, because their key is their hash. An order is read once for a decision. So a decision stays a function of its
-/// input.
+/// Outputs never change, because their key is their hash, and an order is read once per decision. So a decision stays a
+/// function of its input.
 #[derive(Debug, Default)]
 pub struct Outputs(Mutex<Found>);
 
@@ -58,11 +58,11 @@ struct Found {
     known: BTreeMap<Hash, Arc<Value>>,
     new: BTreeMap<Hash, String>,
     missing: BTreeSet<Hash>,
-    /// What the store does not have.
+    /// Outputs that the store lacks.
     lost: BTreeSet<Hash>,
-    /// Whether the decision came upon one of these.
+    /// Whether the decision needed one of these.
     is_short_of_lost: bool,
-    /// Other orders as the store had them when the decision was about to be made.
+    /// Other orders, as the store had them just before the decision.
     orders: BTreeMap<Id, Option<Arc<Task>>>,
     missing_orders: BTreeSet<Id>,
     /// Orders whose records are damaged, or of a newer version.
@@ -72,11 +72,11 @@ struct Found {
     missing_definitions: BTreeSet<Hash>,
     /// Whether the decision needs the order's input, which was not read.
     wants_input: bool,
-    /// What steps with `each` work on. A long list takes milliseconds to evaluate.
+    /// Lists of steps with `each`. Evaluating a long one takes milliseconds.
     lists: BTreeMap<Hash, Arc<Vec<Value>>>,
     /// Whether another decision of this process is reading the orders of the same list.
     is_looked_at: bool,
-    /// Whether this decision leaves what it is about to that one.
+    /// Whether this decision leaves its hint to that one.
     is_left: bool,
 }
 
@@ -103,12 +103,12 @@ impl Outputs {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What the step returned, wherever it is. `None` if it returned nothing, and for an output that has to be read first.
+    /// The step's output, wherever it is. `None` if there is none or it has to be read first.
     pub(crate) fn of(&self, step: &Step) -> Option<Value> {
         step.beside.as_ref().map_or_else(|| step.output.clone(), |beside| self.at(beside))
     }
 
-    /// What is beside the record. `None` if it has to be read first, or is gone.
+    /// A value beside the record. `None` if it has to be read first or is gone.
     pub(crate) fn at(&self, beside: &Beside) -> Option<Value> {
         let mut found = self.found();
         let known = found.known.get(&beside.hash).map(|value| (**value).clone());
@@ -120,7 +120,7 @@ impl Outputs {
         known
     }
 
-    /// Whether the decision needs what has to be read first.
+    /// Whether the decision lacks something to be read.
     pub(crate) fn is_short(&self) -> bool {
         let found = self.found();
         !found.missing.is_empty() || !found.missing_orders.is_empty() || !found.missing_definitions.is_empty()
@@ -131,7 +131,7 @@ impl Outputs {
         self.found().lists.get(hash).cloned()
     }
 
-    /// The list with this hash.
+    /// Adds this list.
     pub(crate) fn know_list(&self, hash: Hash, list: Arc<Vec<Value>>) {
         self.found().lists.insert(hash, list);
     }
@@ -141,7 +141,7 @@ impl Outputs {
         self.found().lists.clone().into_iter().collect()
     }
 
-    /// The decision has to be made again with the order's input.
+    /// Asks to decide again with the order's input.
     pub(crate) fn want_input(&self) {
         self.found().wants_input = true;
     }
@@ -165,7 +165,7 @@ impl Outputs {
         self.found().is_looked_at = is_looked_at;
     }
 
-    /// Whether the decision came upon other orders that have to be read.
+    /// Whether the decision needs other orders that were not read.
     pub(crate) fn wants_orders(&self) -> bool {
         !self.found().missing_orders.is_empty()
     }
@@ -190,19 +190,19 @@ impl Outputs {
         known
     }
 
-    /// The orders and definitions that decisions needed and did not have, since this was last asked.
+    /// The orders and definitions that decisions have lacked since the last call.
     pub(crate) fn take_missing_orders(&self) -> (Vec<Id>, Vec<Hash>) {
         let mut found = self.found();
         let orders = std::mem::take(&mut found.missing_orders).into_iter().collect();
         (orders, std::mem::take(&mut found.missing_definitions).into_iter().collect())
     }
 
-    /// Whether the record of another order, which was read, makes no sense.
+    /// Whether another order was read and found unreadable.
     pub(crate) fn is_unreadable(&self, id: &Id) -> bool {
         self.found().unreadable.contains(id)
     }
 
-    /// There is a record under `id`, and it makes no sense.
+    /// Notes that the record under `id` is unreadable.
     pub(crate) fn know_unreadable(&self, id: Id) {
         self.found().unreadable.insert(id);
     }
@@ -217,7 +217,7 @@ impl Outputs {
         self.found().definitions.insert(hash, workflow);
     }
 
-    /// The mistake of reading an output that is gone, if it was made since this was last asked.
+    /// A mistake if an output that is gone was needed since the last call.
     pub(crate) fn loss(&self) -> Result<(), Mistake> {
         match std::mem::take(&mut self.found().is_short_of_lost) {
             false => Ok(()),
@@ -239,7 +239,7 @@ impl Outputs {
         Some(Beside { hash, bytes })
     }
 
-    /// Where `value`, a step's output called `what` in words, is kept.
+    /// Where `value`, called `what` in errors, is kept.
     ///
     /// # Errors
     /// It is too long or too deep, in words.
@@ -254,7 +254,7 @@ impl Outputs {
         }
     }
 
-    /// The hashes of what decisions needed and did not have, since this was last asked.
+    /// The hashes of outputs that decisions have lacked since the last call.
     pub(crate) fn take_missing(&self) -> BTreeSet<Hash> {
         std::mem::take(&mut self.found().missing)
     }
@@ -263,7 +263,7 @@ impl Outputs {
         self.found().known.insert(hash, value);
     }
 
-    /// What `task` names of the new outputs, each with its text.
+    /// The new outputs that `task` names, each with its text.
     pub(crate) fn new_of(&self, task: &Task) -> Vec<(Hash, String)> {
         let found = self.found();
         let new = |hash: &Hash| Some((hash.clone(), found.new.get(hash)?.clone()));
@@ -282,12 +282,12 @@ pub(crate) fn ever_beside(task: &Task) -> usize {
     beside(task).len() + task.steps.iter().filter(|step| step.beside.is_none()).count()
 }
 
-/// The bytes of these outputs together.
+/// The total bytes of these outputs.
 pub(crate) fn bytes_beside(task: &Task) -> usize {
     all_beside(task).map(|beside| beside.bytes).sum()
 }
 
-/// What `task` has beside its record: outputs, those of earlier rounds, pages, and what a person gave items of lists.
+/// The values of `task` beside its record: outputs, also of earlier rounds, pages, and items' inputs from people.
 fn all_beside(task: &Task) -> impl Iterator<Item = &Beside> {
     task.steps.iter().flat_map(|step| {
         let replaced = step.rounds.iter().flat_map(|rounds| &rounds.replaced);

@@ -1,8 +1,8 @@
 //! Overload: whether a new order is refused because messages already wait too long.
 //!
 //! If messages wait about as long as a step's timeout, attempts expire before they begin, and each of them lengthens
-//! the queue. So admission closes well before that. Schedulers measure how long messages wait when they arrive, and
-//! record it while it exceeds the limit; submit reads the record. Under normal load nothing is written.
+//! the queue. So orders are refused well before that. Schedulers measure how long arriving messages waited, and note it
+//! while it exceeds the limit; submit reads the notes. Under normal load nothing is written.
 
 use crate::order::Id;
 use crate::time::{SignedDuration, Timestamp};
@@ -11,30 +11,30 @@ use jiff::fmt::serde::timestamp::millisecond;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// An older note no longer counts. Long enough for the time between notes, late reads ([`crate::engine::AGENTS_FOR`])
-/// and clock skew; not longer, because orders are refused for this long after the last note.
+/// An older note no longer counts. Long enough for the interval of notes, late reads ([`crate::engine::AGENTS_FOR`])
+/// and clock skew. No longer, because orders are refused for this long after the last note.
 pub const FRESH: SignedDuration = SignedDuration::from_secs(5);
-/// One queue's note is written at most this often by all schedulers that see each other's.
+/// Schedulers write a queue's note at most this often, if they see each other's.
 pub const NOTE_EVERY: SignedDuration = SignedDuration::from_secs(1);
-/// No limit is lower: a cold start takes about this long.
+/// The lowest limit; a cold start takes this long.
 pub const MIN_LIMIT: SignedDuration = SignedDuration::from_secs(1);
 /// The usual `OVERLOAD_AGE_MS`.
 pub const USUAL: SignedDuration = SignedDuration::from_secs(30);
-/// Furthest that a sweep holds back: every task is recovered within this time, whatever the notes say.
+/// Longest lag of a sweep: every task is recovered within this time, whatever the notes say.
 pub const MAX_LAG: SignedDuration = SignedDuration::from_mins(15);
-/// Longest wait that a caller is asked for, in seconds, before the spread.
+/// Longest wait asked of a caller, in seconds, before the spread.
 const MAX_RETRY_AFTER_S: u32 = 60;
 
-/// How long messages of one queue wait, by tenant. Within a queue no tenant waits behind another's backlog, so none is
-/// refused for it. More than [`MAX_TENANTS`] tenants share one note, under [`EVERYBODY`].
+/// How long messages of one queue wait, by tenant. In a queue no tenant waits behind another's backlog, so none is
+/// refused because of another. More than [`MAX_TENANTS`] share one note, under [`EVERYBODY`].
 pub type Waits = BTreeMap<String, Wait>;
-/// Maximum number of tenants with a note each.
+/// Most tenants with separate notes.
 pub const MAX_TENANTS: usize = 8;
-/// Stands for all tenants; no tenant has this name.
+/// Means all tenants; no tenant has this name.
 pub const EVERYBODY: &str = "*";
 
-/// The notes about a queue after a message of `tenant` has waited too long, where `known` are the present ones. `None`
-/// if that was just noted.
+/// The new notes about a queue in which a message of `tenant` waited too long; `known` are the present ones. `None` if
+/// that was just noted.
 #[must_use]
 pub fn noted(known: Option<&Waits>, tenant: &str, wait: Wait) -> Option<Waits> {
     let fresh = known.into_iter().flatten().filter(|(_, known)| known.counts(wait.at));
@@ -54,7 +54,7 @@ pub fn noted(known: Option<&Waits>, tenant: &str, wait: Wait) -> Option<Waits> {
 /// How long messages of one queue had waited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Wait {
-    /// From being sent to being received, in milliseconds.
+    /// From sending to receipt, in milliseconds.
     pub ms: i64,
     /// When they were received (UTC, milliseconds).
     #[serde(with = "millisecond::required")]
@@ -62,7 +62,7 @@ pub struct Wait {
 }
 
 impl Wait {
-    /// Neither old nor, beyond clock skew, in the future.
+    /// Whether it is neither old nor in the future.
     fn counts(&self, now: Timestamp) -> bool {
         self.at.duration_until(now).abs() < FRESH
     }
@@ -78,8 +78,8 @@ pub struct Overload {
 }
 
 impl Overload {
-    /// When to submit the order `id` again, in seconds: after about as long as messages now wait, spread by the id so
-    /// that refused orders do not all return at once.
+    /// When to submit the order `id` again, in seconds: about as long as messages now wait, spread by the id so that
+    /// refused orders do not all return at once.
     #[must_use]
     pub fn retry_after_s(&self, id: &Id) -> u32 {
         let least = u32::try_from(self.age.as_secs()).unwrap_or(u32::MAX).saturating_add(1).min(MAX_RETRY_AFTER_S);
@@ -95,7 +95,7 @@ pub fn limit(workflow: &Workflow, most: SignedDuration) -> Option<SignedDuration
 }
 
 /// The overload that refuses another order of `workflow` by `tenant`, if any, from the notes about the queues it passes
-/// through ([`passages`](crate::queues::passages)). It is the longest wait; of several pools, the shortest counts.
+/// through ([`passages`](crate::queues::passages)). The longest wait decides; of several pools, the shortest.
 #[must_use]
 pub fn refuse(
     workflow: &Workflow,
@@ -119,13 +119,13 @@ pub fn refuse(
     closed.max_by_key(|overload| overload.age)
 }
 
-/// How far back from now a sweep leaves out tasks that still have their first `due`. They wait for their first Wake in
-/// a queue that is known to be long, and to look after them would only lengthen it. `waits` are the notes about that
-/// queue, `grace` is the shortest time from submission to a first `due`. Zero if no note counts.
+/// How far back from now a sweep leaves out tasks with their first `due`. Their first Wakes wait in a queue that is
+/// known to be long, and new Wakes would only lengthen it. `waits` are the notes about that queue; `grace` is the
+/// shortest time from submission to a first `due`. Zero if no note counts.
 #[must_use]
 pub fn sweep_lag(waits: Option<&Waits>, grace: SignedDuration, now: Timestamp) -> SignedDuration {
     let fresh = waits.into_iter().flat_map(Waits::values).filter(|wait| wait.counts(now));
-    // What was sent before the noted message has been received; what was sent after it is due one grace later.
+    // Messages sent before the noted one have arrived; tasks of later ones are due one grace after it.
     let behind = fresh.map(|wait| SignedDuration::from_millis(wait.ms).saturating_add(wait.at.duration_until(now)));
     let lag = behind.max().map(|lag| lag.saturating_sub(grace).saturating_add(SignedDuration::from_millis(1)));
     lag.unwrap_or_default().clamp(SignedDuration::ZERO, MAX_LAG)

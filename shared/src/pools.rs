@@ -1,12 +1,12 @@
 //! Pools of an agent: which one gets the next request, and the health of each.
 //!
-//! A pool is a set of consumers with their own queues. An agent has one pool of its own name unless the configuration
-//! lists several, preferred pool first. A request goes to the first healthy pool; an attempt after a failure begins
-//! with the pool after the previous one. The claim records the pool, so that a re-sent request goes the same way. A
-//! step is as safe in two pools as in one, because its idempotency key is the same.
+//! A pool is a set of consumers with their own queues. An agent has one pool, named like it, unless the configuration
+//! lists several by preference. A request goes to the first healthy pool; after a failure, the search begins with the
+//! next pool. The claim records the pool, so that a re-sent request goes to the same one. Two pools are as safe as one,
+//! because the idempotency key is the same.
 //!
-//! Each instance learns health from replies and keeps it in memory only: it is a preference, and correctness never
-//! depends on it. Everything here is pure; the engine keeps the [`Pools`] and tells them what it saved.
+//! Each instance learns health from replies and keeps it only in memory, because correctness never depends on it.
+//! Everything here is pure; the engine owns the [`Pools`] and tells them what it saved.
 
 use crate::message::{Outcome, Reply};
 use crate::retry::asked_wait;
@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 
 /// Consecutive unsuccessful attempts after which a pool is avoided.
 pub const MISSES: u32 = 3;
-/// How long it is avoided then; doubled after each unsuccessful probe, up to [`LONGEST`].
+/// How long it is avoided; doubles after each unsuccessful probe, up to [`LONGEST`].
 pub const LEFT_FOR: SignedDuration = SignedDuration::from_secs(10);
 /// Bound of the doubling.
 pub const LONGEST: SignedDuration = SignedDuration::from_mins(5);
@@ -43,7 +43,7 @@ pub enum Health {
         /// The wait after the next probe.
         wait: SignedDuration,
     },
-    /// One request is out as a probe. If that stays unanswered, another one follows.
+    /// One request is out as a probe. Unanswered, another follows.
     Probed {
         /// When it may be probed again (UTC, milliseconds).
         until: Timestamp,
@@ -52,7 +52,7 @@ pub enum Health {
     },
 }
 
-/// What an attempt says about its pool.
+/// News of an attempt for its pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum News {
     /// It was answered.
@@ -62,7 +62,7 @@ pub enum News {
         /// How long the attempt had.
         timeout: SignedDuration,
     },
-    /// It was not tried, because the circuit breaker is open for this long.
+    /// Not tried, because the circuit breaker is open for this long.
     Held(SignedDuration),
     /// It expired in silence, or the agent's own retries were spent.
     Missed,
@@ -82,7 +82,7 @@ impl Health {
         }
     }
 
-    /// Its health after it was given a request.
+    /// Its health after a request was sent.
     #[must_use]
     pub fn sent(self, now: Timestamp) -> Self {
         match self {
@@ -98,11 +98,11 @@ impl Health {
     pub fn after(self, news: News, now: Timestamp) -> Self {
         match (self, news) {
             (_, News::Held(wait)) => self.leave(wait, now),
-            // Half of its timeout passed in the queue, so requests further back expire before they begin.
+            // It spent half of its timeout in the queue, so later requests expire before they begin.
             (_, News::Answered { queued, timeout }) if queued.as_millis() * 2 >= timeout.as_millis() => {
                 self.leave(queued, now)
             }
-            // An answer to a request from before the pool was avoided says nothing about now.
+            // The request may be older than the avoidance, so its answer says nothing.
             (Self::Left { until, .. }, News::Answered { .. }) if now < until => self,
             (Self::Well { .. } | Self::Left { .. } | Self::Probed { .. }, News::Answered { .. }) => {
                 Self::Well { misses: 0 }
@@ -128,7 +128,7 @@ struct Pool {
     health: Health,
 }
 
-/// All pools, and their health as far as this instance knows.
+/// All pools, and their health as this instance knows it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pools {
     agents: BTreeMap<String, Vec<Pool>>,
@@ -190,7 +190,7 @@ impl Pools {
         }
     }
 
-    /// Learns from a saved change of a task, and from the reply that led to it, if one did.
+    /// Learns from a saved change of a task, and from the reply that caused it, if any.
     pub fn learn(&mut self, reply: Option<&Reply>, before: &Task, after: &Task, workflow: &Workflow, now: Timestamp) {
         if self.agents.is_empty() {
             return;
@@ -214,8 +214,8 @@ impl Pools {
             let pool = pool_of(&before.steps[index], work.agent);
             self.change(work.agent, pool, |health| health.after(news, now));
         }
-        // Only the supervisor and the instance that claims the next attempt learn that an attempt expired. Each attempt
-        // is claimed once, so each expiry counts at one instance.
+        // Besides the supervisor, only the instance that claims the next attempt learns of an expiry. Each attempt is
+        // claimed once, so each expiry counts once.
         for (last, _, agent) in claims(before, after, workflow) {
             if ran_out(last) {
                 self.change(agent, pool_of(last, agent), |health| health.after(News::Missed, now));
@@ -224,7 +224,7 @@ impl Pools {
     }
 }
 
-/// Steps claimed between two versions: before, after, and the agent.
+/// Steps claimed between two versions, as before, after and agent.
 fn claims<'a>(
     before: &'a Task,
     after: &'a Task,
@@ -237,7 +237,7 @@ fn claims<'a>(
     })
 }
 
-/// Whether the last attempt, in the direction in which the step waits now, ended without any reply.
+/// Whether the last attempt, in the step's present direction, ended without a reply.
 fn ran_out(step: &Step) -> bool {
     let failures = match step.state {
         State::Pending { .. } => step.failures,
@@ -260,7 +260,7 @@ fn pool_of<'a>(step: &'a Step, agent: &'a str) -> &'a str {
     step.pool.as_deref().unwrap_or(agent)
 }
 
-/// The pool for a claim of `step`, as the record stores it: `None` for the pool named like the agent.
+/// The pool for a claim of `step`, as recorded: `None` for the pool named like the agent.
 pub(crate) fn choose(pools: &Pools, agent: &str, step: &Step, direction: Direction, now: Timestamp) -> Option<String> {
     let failures = match direction {
         Direction::Do => step.failures,

@@ -1,7 +1,7 @@
-//! The ports of the core: where tasks are kept, and how messages leave.
+//! The core's ports: the state store and the messenger.
 //!
-//! One adapter implements them on AWS, and fakes implement them for model and simulation. One contract suite holds all
-//! of them to the same behaviour.
+//! One adapter implements them on AWS, and fakes for model and simulation. One contract suite checks that all behave
+//! the same.
 
 use crate::control::Agents;
 use crate::filter::Filter;
@@ -32,7 +32,7 @@ pub enum Error {
         #[source]
         source: Source,
     },
-    /// The content is not what this program writes: a bug, or another writer. Retrying is useless.
+    /// This program does not write such content: a bug, or another writer. Retrying is useless.
     #[error("{what} cannot be read: {why}")]
     Corrupt {
         /// Which record or message.
@@ -53,7 +53,7 @@ pub enum Error {
 }
 
 impl From<Source> for Error {
-    /// Unwraps one of these errors from its box. Any other error, such as a lease store's, is an outage.
+    /// Unboxes one of these errors. Any other error, such as a lease store's, counts as an outage.
     fn from(source: Source) -> Self {
         match source.downcast() {
             Ok(error) => *error,
@@ -89,7 +89,7 @@ impl Error {
 pub enum Saved {
     /// It is written.
     Applied,
-    /// Another version (or none) is stored: the current record.
+    /// Another version is stored, or none: the current record.
     Conflict(Option<Box<Task>>),
 }
 
@@ -111,39 +111,39 @@ pub struct DuePage {
     pub next: Option<String>,
 }
 
-/// Where orders, tasks and workflows are kept.
+/// The store of orders, tasks and workflows.
 pub trait StateStore: Send + Sync {
-    /// Whether records of tasks that ended well are removed after a time, or ever were, or `task` is the first for which
-    /// its workflow says so. If so, it is created with [`Task::expires`].
+    /// Whether `task` must be created with [`Task::expires`]: records of tasks that ended well expire, or ever did, or
+    /// do so from this task on because its workflow says so.
     fn expires(&self, _task: &Task, _now: Timestamp) -> impl Future<Output = Result<bool, Error>> + Send {
         async { Ok(false) }
     }
-    /// Writes both records or neither. For a task that expires, it also keeps forever that the id was used: a used id
-    /// is [`Created::Exists`] even when its record is gone. After a crash the due index brings the order on.
+    /// Writes both records or neither. For a task that expires, its id stays used forever: it is [`Created::Exists`]
+    /// even when its record is gone. After a crash the due index continues the order.
     fn create(&self, order: &Order, task: &Task) -> impl Future<Output = Result<Created, Error>> + Send;
     /// The task as the last applied write left it (a consistent read).
     fn load(&self, id: &Id) -> impl Future<Output = Result<Option<Task>, Error>> + Send;
-    /// The same for many, in as few requests as the store allows. One answer per id, in order: an unreadable record
-    /// fails alone; a failed request fails all its records.
+    /// [`StateStore::load`] for many, in few requests. One answer per id, in order. An unreadable record fails alone; a
+    /// failed request fails all its records.
     fn load_all(&self, ids: &[Id]) -> impl Future<Output = Vec<Result<Option<Task>, Error>>> + Send {
         join_all(ids.iter().map(|id| self.load(id)))
     }
-    /// Replaces version `seen` with `task`, if `seen` is still stored and no newer supervisor wrote it. The task's own
-    /// version is higher by the number of changes in it. A crash after it loses only messages, which the trigger's
-    /// redelivery or the supervisor restores.
+    /// Replaces version `seen` with `task`, if `seen` is still stored and no newer supervisor wrote it. The task's
+    /// version is higher by its number of changes. A crash afterwards loses only messages, which the trigger's
+    /// redelivery or the supervisor re-sends.
     fn save(&self, task: &Task, seen: u64) -> impl Future<Output = Result<Saved, Error>> + Send;
-    /// Waits for a random time before the next try at a task whose saves lost this many races, so that fewer of many
-    /// writers collide again. No wait before the first try, or in a store for a single process.
+    /// Waits for a random time before the next try at a task whose saves lost this many races, so that fewer writers
+    /// collide again. A first try, or a store for one process, does not wait.
     fn yield_to_others(&self, _lost: usize) -> impl Future<Output = ()> + Send {
         async {}
     }
     /// Writes only `due`, the [`moved`](crate::task::moved) shard and the supervisor's token, if the version is still
     /// the task's. A lost race is not an error: the winner has set `due` as well.
     fn rearm(&self, task: &Task, due: Option<Timestamp>, token: u64) -> impl Future<Output = Result<(), Error>> + Send;
-    /// Sets `due` of an unreadable record and notes `why` with it, so that it is listed among what waits for a person.
+    /// Sets `due` of an unreadable record and notes `why` with it, so that lists show that it waits for a person.
     /// `is_told` notes that an operator was alerted; returns true if that was already noted. The next save of the task
-    /// removes the note. Does nothing if there is no such record or it is not in the due index. A store whose records
-    /// can always be read has nothing to do.
+    /// removes the note. Does nothing if there is no such record, or it is not in the due index. A store whose records
+    /// are always readable need not do anything.
     fn set_aside(
         &self,
         _id: &Id,
@@ -161,17 +161,17 @@ pub trait StateStore: Send + Sync {
         limit: u32,
         cursor: Option<&str>,
     ) -> impl Future<Output = Result<DuePage, Error>> + Send;
-    /// The order of a task. It never changes, so any replica may answer that has what was written before.
+    /// The order of a task. It never changes, so any replica that has it may answer.
     fn order(&self, task: &Task) -> impl Future<Output = Result<Option<Order>, Error>> + Send;
-    /// The same for many, as in [`StateStore::load_all`].
+    /// [`StateStore::order`] for many.
     fn orders(&self, tasks: &[&Task]) -> impl Future<Output = Vec<Result<Option<Order>, Error>>> + Send {
         join_all(tasks.iter().map(|task| self.order(task)))
     }
-    /// Stores the text of an output beside the record of the order `id`; storing it again changes nothing. It stays as
-    /// long as the record.
+    /// Stores an output's text beside the record of the order `id`; storing it again changes nothing. It stays as long
+    /// as that record.
     fn put_output(&self, id: &Id, hash: &Hash, text: &str) -> impl Future<Output = Result<(), Error>> + Send;
-    /// The texts of these outputs of the order `id`. One answer per hash, in order; `None` also for one that is damaged. They never change, so any replica may answer that
-    /// has what was written before.
+    /// The texts of these outputs of the order `id`. One answer per hash, in order; `None` also for a damaged one. They
+    /// never change, so any replica that has them may answer.
     fn outputs(&self, id: &Id, hashes: &[Hash]) -> impl Future<Output = Vec<Result<Option<String>, Error>>> + Send;
     /// Stores a definition under its hash; storing it again changes nothing.
     fn put_workflow(&self, workflow: &Workflow) -> impl Future<Output = Result<(), Error>> + Send;
@@ -181,7 +181,7 @@ pub trait StateStore: Send + Sync {
     fn agents(&self) -> impl Future<Output = Result<Agents, Error>> + Send {
         async { Ok(Agents::default()) }
     }
-    /// What operators made names of workflows stand for. A store for a single program has none.
+    /// What operators registered under workflow names. A store for a single program has none.
     fn pointers(&self) -> impl Future<Output = Result<Pointers, Error>> + Send {
         async { Ok(Pointers::default()) }
     }
@@ -189,8 +189,8 @@ pub trait StateStore: Send + Sync {
     fn note_wait(&self, _queue: &str, _waits: &Waits) -> impl Future<Output = Result<(), Error>> + Send {
         async { Ok(()) }
     }
-    /// Replaces the strain `seen` of the agent called `agent` with `strain`, if `seen` is still stored (`None`: nothing
-    /// is). False if not: another supervisor was faster.
+    /// Replaces the strain `seen` of the agent `agent` with `strain`, if `seen` (`None`: nothing) is still stored. If
+    /// not, returns false: another supervisor was faster.
     fn save_strain(
         &self,
         _agent: &str,
@@ -203,7 +203,7 @@ pub trait StateStore: Send + Sync {
 
 /// The tasks that stopped and wait for a person: a sparse index that a task without trouble never enters.
 pub trait AttentionIndex: Send + Sync {
-    /// Up to `limit` of them, longest waiting first, from `cursor` on. The index lags; the record is the truth.
+    /// Up to `limit` ids, longest waiting first, from `cursor` on. The index lags; records are the truth.
     fn attention(&self, limit: u32, cursor: Option<&str>) -> impl Future<Output = Result<DuePage, Error>> + Send;
 }
 
@@ -216,9 +216,9 @@ impl<T: AttentionIndex> AttentionIndex for std::sync::Arc<T> {
 /// A page of the orders that match a filter.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Listed {
-    /// Those whose records can be read, as far as the store applies the filter.
+    /// Orders with readable records, as far as the store filters.
     pub tasks: Vec<Task>,
-    /// Others, which may match, and why they cannot be read.
+    /// Unreadable orders that may match, and why.
     pub damaged: Vec<(Id, String)>,
     /// Where the list goes on.
     pub next: Option<String>,
@@ -232,7 +232,7 @@ pub trait JobStore: Send + Sync {
     fn job(&self, id: &JobId) -> impl Future<Output = Result<Option<Job>, Error>> + Send;
     /// A page of its orders.
     fn page(&self, id: &JobId, number: u32) -> impl Future<Output = Result<Option<Page>, Error>> + Send;
-    /// Replaces version `seen` of the job, and with it the page of this number; neither if another version is stored.
+    /// Replaces version `seen` of the job, and the page of this number; neither if another version is stored.
     fn save_job(
         &self,
         job: &Job,
@@ -248,7 +248,7 @@ pub trait JobStore: Send + Sync {
     ) -> impl Future<Output = Result<Listed, Error>> + Send;
 }
 
-/// How messages leave.
+/// Sends messages.
 pub trait Messenger: Send + Sync {
     /// Sends all of them, in as few requests as the services allow. One answer per effect, in order; each fails alone.
     fn send(&self, effects: Vec<Effect>) -> impl Future<Output = Vec<Result<(), Error>>> + Send;

@@ -6,8 +6,8 @@ use crate::workflow::Workflow;
 
 /// Wakes and cancellations, for the scheduler.
 pub const SCHEDULER: &str = "scheduler";
-/// Agents' replies, for the scheduler. They have their own queue, so that orders in progress never wait behind new
-/// ones, and so that agents may send nothing but replies.
+/// Agents' replies, for the scheduler. Their queue is separate so that orders in progress never wait behind new ones,
+/// and agents can send nothing but replies.
 pub const REPLIES: &str = "replies";
 /// Orders submitted by message.
 pub const SUBMISSIONS: &str = "submissions";
@@ -30,7 +30,7 @@ pub fn of_class(queue: &str, priority: Priority) -> String {
     }
 }
 
-/// Whether this may name an agent or a pool: its queues must not be confused with another's.
+/// Whether this may name an agent or a pool. Its queues must not clash with others.
 #[must_use]
 pub fn is_pool(name: &str) -> bool {
     let good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
@@ -63,8 +63,8 @@ pub fn of_requests(pool: &str, priority: Priority, classes: bool) -> String {
     if classes { of_class(&queue, priority) } else { queue }
 }
 
-/// The queues that an order of `workflow` passes through. An entry with several names is an agent with several pools,
-/// of which any one will do.
+/// The queues that an order of `workflow` passes through. An entry with several names is an agent with several pools;
+/// any one will do.
 #[must_use]
 pub fn passages(workflow: &Workflow, priority: Priority, pools: &Layout, classes: bool) -> Vec<Vec<String>> {
     let of_agent = |agent: &str| match pools.get(agent) {

@@ -1,8 +1,8 @@
-//! Which definition the name of a workflow stands for, and who made it so.
+//! Which definition a workflow's name means, and who set it.
 //!
-//! Each deployment brings files. An operator may put another definition beside them and activate it: the name then has a
-//! [`Pointer`], which counts until a deployment brings another file under that name than the one it was set over. Orders keep
-//! the definition that they were submitted with.
+//! Each deployment brings files. An operator may add another definition and activate it. Then the name has a
+//! [`Pointer`], which counts until a deployment changes the file that was there when it was set. Orders keep the
+//! definition that they were submitted with.
 
 use crate::history::shorten;
 use crate::time::{SignedDuration, Timestamp};
@@ -18,15 +18,15 @@ pub const MAX_POINTERS: usize = 200;
 /// Longest value in a difference, in bytes.
 const MAX_SHOWN: usize = 200;
 
-/// What an operator made a name stand for. Unknown fields are a newer version's, and change nothing.
+/// What an operator set for a name. Unknown fields, of newer versions, change nothing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pointer {
-    /// The active definition; if the name is retired, the last one that was active.
+    /// The active definition or, if the name is retired, the last active one.
     pub hash: Hash,
     /// The definition that was active before that one; `None` if there was none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub previous: Option<Hash>,
-    /// Whether new orders are refused.
+    /// Whether the name is retired.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub retired: bool,
     /// The definition that the deployment had under this name when the pointer was set.
@@ -44,20 +44,20 @@ pub struct Pointer {
 /// The pointers by name; `None` is one that cannot be read.
 pub type Pointers = BTreeMap<String, Option<Pointer>>;
 
-/// What a name stands for.
+/// What a name means.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Meaning<'a> {
     /// The definition of the deployment, or one that an operator activated.
     Active(&'a Hash),
     /// Nothing: an operator retired it.
     Retired(&'a Pointer),
-    /// It cannot be told: the pointer cannot be read. The name may be retired, so it takes no orders.
+    /// The pointer is unreadable. The name may be retired, so it takes no orders.
     Unreadable,
     /// Nothing: there never was such a name.
     Unknown,
 }
 
-/// What a name stands for that has this pointer, where the deployment has `deployed` under it.
+/// What a name with this pointer means if the deployment has `deployed` under it.
 #[must_use]
 pub fn meaning<'a>(pointer: Option<&'a Option<Pointer>>, deployed: Option<&'a Hash>) -> Meaning<'a> {
     match (pointer, deployed) {
@@ -70,13 +70,13 @@ pub fn meaning<'a>(pointer: Option<&'a Option<Pointer>>, deployed: Option<&'a Ha
     }
 }
 
-/// Whether the deployment has brought another file since: its wish is newer. Without a file it has no wish.
+/// Whether the deployment has brought another file since, which then counts. No file, no change.
 #[must_use]
 pub fn is_overtaken(pointer: &Pointer, deployed: Option<&Hash>) -> bool {
     deployed.is_some() && pointer.over.as_ref() != deployed
 }
 
-/// The last definition that was active under a name, and the one that was active before it.
+/// The last active definition under a name, and the one before.
 #[must_use]
 pub fn last_two<'a>(
     pointer: Option<&'a Option<Pointer>>,
@@ -116,7 +116,7 @@ pub enum Change {
 /// Why a change is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
-    /// The name is as it was asked to be.
+    /// The name is in that state already.
     #[error("it is already in this state")]
     Same,
     /// Nothing to go back to.
@@ -133,7 +133,7 @@ pub enum Refused {
     Full,
 }
 
-/// The pointer of `name` after `change`. Its number is the one after the last change, if that can be read.
+/// The pointer of `name` after `change`. Its version follows the last one, if readable.
 ///
 /// # Errors
 /// See [`Refused`].
@@ -170,7 +170,7 @@ pub fn change(
     })
 }
 
-/// What is different in `new`, a sentence each; nothing if both are the same.
+/// A sentence for each difference in `new`; none if both are equal.
 #[must_use]
 pub fn differences(old: &Workflow, new: &Workflow) -> Vec<String> {
     let mut all = Vec::new();
@@ -212,7 +212,7 @@ fn fields(workflow: &Workflow) -> (Value, BTreeMap<&str, Value>) {
     (own, workflow.steps.iter().map(|one| (one.name.as_str(), step(one))).collect())
 }
 
-/// Adds a clause for each field that differs. Whatever fields there are: a field that is added to definitions is compared, too.
+/// Adds a clause for each field that differs. Compares all fields, so a new field of definitions is included.
 fn compare(path: &str, old: &Value, new: &Value, all: &mut Vec<String>) {
     if old == new {
         return;
@@ -261,7 +261,7 @@ mod tests {
         change(pointers, "w", deployed, what, ("ada".into(), Timestamp::UNIX_EPOCH))
     }
 
-    /// Applies the changes in turn over a deployment; what the name stands for after each.
+    /// Applies changes in turn over a deployment; what the name means after each.
     fn run(steps: &[(Option<&str>, Change)]) -> Vec<Result<Option<String>, Refused>> {
         let mut pointers = Pointers::new();
         let mut all = Vec::new();
@@ -306,7 +306,7 @@ mod tests {
         );
         assert_eq!(run(&[(None, Retire), (None, Rollback)]), [Err(Refused::Unknown), Err(Refused::Unknown)]);
         assert_eq!(run(&[(Some("a"), activate("a")), (Some("a"), Retire)]), [Err(Refused::Same), Ok(None)]);
-        // Activated again out of retirement, it has what was before it behind it, not itself.
+        // Activated after retirement: a rollback leads to what was before, not to itself.
         assert_eq!(
             run(&[(Some("a"), activate("b")), (Some("a"), Retire), (Some("a"), activate("b")), (Some("a"), Rollback)]),
             [on("b"), Ok(None), on("b"), on("a")]
@@ -324,14 +324,14 @@ mod tests {
         };
         assert_eq!(meaning(&pointers, Some(&a)), Some(b.clone()));
         assert_eq!(meaning(&pointers, Some(&c)), Some(c.clone()));
-        // The file is gone from the deployment: the operator's wish still stands.
+        // Without a file in the deployment, the pointer counts.
         assert_eq!(meaning(&pointers, None), Some(b.clone()));
-        // After the deployment a rollback goes back to what it overtook.
+        // After the deployment, a rollback leads to what that overtook.
         let next = at(&pointers, Some(&c), &Rollback).unwrap();
         assert_eq!((&next.hash, next.previous.as_ref(), next.over.as_ref()), (&b, Some(&c), Some(&c)));
-        // The deployment brought what was active already: what is behind it stays.
+        // The deployment brought the active definition: rollbacks do not change.
         assert_eq!(back(pointers.get("w"), Some(&b)), Some(&a));
-        // A retired name comes back with a changed file only, and has what was active before behind it.
+        // Only a changed file revives a retired name. A rollback leads to what was active before.
         pointers.insert("w".into(), Some(at(&pointers, Some(&a), &Retire).unwrap()));
         assert_eq!(meaning(&pointers, Some(&a)), None);
         assert_eq!(meaning(&pointers, Some(&c)), Some(c.clone()));

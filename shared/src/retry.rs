@@ -23,15 +23,15 @@ pub struct Long {
     pub times: u32,
 }
 
-/// More time for a late attempt before it counts as failed: for remote services that are slow rather than down.
+/// More time for a late attempt before it counts as failed, for services that are slow rather than down.
 ///
 /// The attempt stays the same, so a reply between the old and the new `complete_by` counts. The agent knows only the
 /// old one and is silent after it. So the scheduler re-sends the request with the same attempt, the same idempotency
-/// key and the new `complete_by`, and the remote service answers with what it has done meanwhile.
+/// key and the new `complete_by`, and the service answers with the work done meanwhile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Late {
-    /// How much longer, counted from when the supervisor finds it late.
+    /// How much more time, from when the supervisor finds it late.
     pub extend: SignedDuration,
     /// How often, per attempt.
     pub times: u32,

@@ -1,9 +1,8 @@
-//! The scheduler's decision: a recorded task and an event become the next record and the messages to send after it is
-//! saved.
+//! The scheduler's decision: from a recorded task and an event to the next record, and messages to send after its save.
 //!
-//! It knows no particular workflow, and it is pure: the time and the instance are arguments. Every branch follows
-//! three rules. A reply counts only while its attempt holds the step and the time is before `complete_by`. A Wake
-//! decides on the current state, whatever version it names. A repeated message re-sends what may not have been sent.
+//! It knows no particular workflow. It is pure: time and instance are arguments. Every branch follows three rules. A
+//! reply counts only while its attempt holds the step and the time is before `complete_by`. A Wake decides on the
+//! current state, whatever version it names. A repeated message re-sends what may not have been sent.
 
 use crate::change::attempt::Miss;
 use crate::change::{self, Change};
@@ -20,12 +19,12 @@ use crate::workflow::child::Wish;
 use crate::workflow::poll::Found;
 use serde_json::Value;
 
-/// Adds the first notice to an act that preceded the first Wake, and to its repetitions: nothing revisits version 0.
+/// Adds the first notice to an act before the first Wake, and to its repetitions: nothing else sends it.
 fn first_told(task: &Task, decision: Decision, turn: &Turn<'_>) -> Decision {
     let told = change::first_notice(task, turn.workflow);
     match decision {
         Decision::Save { task, effects } => Decision::Save { task, effects: told.into_iter().chain(effects).collect() },
-        // A repeated pause. A repeated end already has it among the notices of its turn.
+        // A repeated pause. A repeated end has that notice among its own.
         Decision::Keep { why: Kept::Repeated, effects } if effects.is_empty() => {
             Decision::Keep { why: Kept::Repeated, effects: told.into_iter().collect() }
         }
@@ -70,7 +69,7 @@ pub fn schedule(task: &Task, event: &Event, turn: &Turn<'_>) -> Decision {
 }
 
 /// The decision if the record has no room for what [`schedule`] decided, as `why` says: the task stops in Error with an
-/// alert, so that writes can always move it. `None` for an operator's act: the operator is told that it does not fit.
+/// alert. `None` for events whose sender waits for an answer: it is told that the event does not fit.
 #[must_use]
 pub fn schedule_full(task: &Task, event: &Event, turn: &Turn<'_>, why: &str) -> Option<Decision> {
     let settled = match event {
@@ -87,7 +86,7 @@ pub fn schedule_full(task: &Task, event: &Event, turn: &Turn<'_>, why: &str) -> 
         }),
     };
     match schedule(task, event, turn) {
-        // A late report of an undo loses nothing: the task has already stopped.
+        // For a stopped task, a late report of an undo loses nothing.
         Decision::Save { .. } => {
             let mut change = Change::begin(task, turn);
             change.stop_full(settled, &format!("the order's record is full: {why}"));
@@ -101,11 +100,11 @@ fn keep(why: Kept) -> Decision {
     Decision::Keep { why, effects: Vec::new() }
 }
 
-/// One write that records the event and runs on, so that its sender may send the next one at once. It is judged by the
-/// record, never by a clock: it counts until its lateness was saved.
+/// One write records the event and advances the order, so that the sender may send the next event. The record decides,
+/// not a clock: an event counts until a save has ended its time.
 ///
-/// Of an order that has not begun it is only kept. Else its Wake could begin the order before the notice that it was
-/// received is out, and nothing would send that notice (simulation, seed 115).
+/// If the order has not begun, the event is only kept. Otherwise its Wake could begin the order before the notice of
+/// receipt is out, and nothing would send that (simulation, seed 115).
 fn on_event(task: &Task, event: Arrival, turn: &Turn<'_>) -> Decision {
     // Two people may choose the same key.
     if let Some(known) =
@@ -129,7 +128,7 @@ fn on_event(task: &Task, event: Arrival, turn: &Turn<'_>) -> Decision {
     }
     let arrived = match change.task.phase {
         Phase::Forward | Phase::Error => change.arrive(event),
-        // The steps that wait for it are put back.
+        // Waiting steps will be put back.
         Phase::Undoing | Phase::UndoError if change.task.again.is_some() => Err(Declined::RunsAgain),
         Phase::Undoing | Phase::Processed | Phase::Undone | Phase::UndoError => Err(Declined::Late),
     };
@@ -141,20 +140,20 @@ fn on_event(task: &Task, event: Arrival, turn: &Turn<'_>) -> Decision {
     if runs_on && change.task.phase == Phase::Forward {
         change.run_on();
         change.wake_if_waiting();
-        // The wait has ended, and with it the reason for the present due time.
+        // The present due time was for the wait, which has ended.
         change.use_up_due();
     }
     change.save()
 }
 
-/// The event is recorded already; what followed it may not have been sent. An order that has not begun has its own Wake. The
-/// notice of an end is owed, and whoever has an address could have it sent again and again.
+/// The event is recorded already; re-sends effects that may be lost. Not before the order begins, which has its own
+/// Wake, and not after its end: that notice is owed, and anybody with the address could repeat it.
 fn repeated(task: &Task, turn: &Turn<'_>) -> Decision {
     let has_ended = matches!(task.phase, Phase::Processed | Phase::Undone);
     if task.has_begun() && !has_ended { operator::repeated(task, turn) } else { keep(Kept::Repeated) }
 }
 
-/// As an event, but the address is the step's, and it counts whatever attempt of the step was made.
+/// Like an event, but addressed to the step, and valid for any attempt of the step.
 fn on_callback(task: &Task, step: &str, key: &str, data: &Value, turn: &Turn<'_>) -> Decision {
     let found = turn.workflow.position(step).filter(|&index| turn.workflow.steps[index].accept.is_some());
     let Some(index) = found else { return keep(Kept::Declined(Declined::Unknown)) };
@@ -181,12 +180,12 @@ fn on_callback(task: &Task, step: &str, key: &str, data: &Value, turn: &Turn<'_>
         change.run_on();
         change.wake_if_waiting();
     }
-    // A due time of before this save would find an order that has just changed, and send nothing that was lost.
+    // At an older due time, a sweep would find a task that has just changed, and not re-send lost effects.
     change.use_up_due();
     change.save()
 }
 
-/// The agent of an attempt still works. It relies on the CompleteBy that it is told, so that is always the stored one.
+/// The agent of an attempt still works. It relies on the CompleteBy in the answer, so that is the stored one.
 fn on_beat(task: &Task, step: &str, attempt: u32, progress: &Progress, turn: &Turn<'_>) -> Decision {
     let Some(index) = turn.workflow.position(step).filter(|&i| (1..=task.steps[i].attempt).contains(&attempt)) else {
         return keep(Kept::Foreign);
@@ -198,7 +197,7 @@ fn on_beat(task: &Task, step: &str, attempt: u32, progress: &Progress, turn: &Tu
     if turn.now >= complete_by {
         return keep(Kept::Late);
     }
-    // Once the order is being undone, an agent that works forward has to stop: the undo waits for it.
+    // An undo waits for agents that still work forward, so they must stop.
     if direction == Direction::Do && !matches!(task.phase, Phase::Forward | Phase::Error) {
         return keep(Kept::Stale);
     }
@@ -207,24 +206,24 @@ fn on_beat(task: &Task, step: &str, attempt: u32, progress: &Progress, turn: &Tu
     }
     let mut change = Change::keep_books(task, turn);
     change.beat(index, direction, every, progress);
-    // Lists, notices that are owed and Wakes that may be lost are as old as before: frequent heartbeats make none of them young.
+    // Frequent heartbeats must not make entries of lists, owed notices or lost Wakes seem new.
     change.task.updated_at = task.updated_at;
     change.save()
 }
 
 pub(crate) fn on_wake(task: &Task, seen: u64, hops: u32, turn: &Turn<'_>) -> Decision {
-    // An earlier delivery of this Wake may have saved claims that its sender did not know of, and died before sending
-    // their requests. The stored attempt and deadline are re-sent, never new ones.
+    // An earlier delivery of this Wake may have saved claims and died before sending their requests. These are re-sent
+    // with the stored attempt and deadline.
     let mut again = requests(task, turn, |step| step.claimed_at > seen);
     let untold = if task.turned_at > seen { change::turn_notices(task, turn) } else { Vec::new() };
-    // Only a Wake that knows of the turn begins the undo, because such a Wake goes out after the notice of that turn.
-    // If an older, late Wake began it, the undo could end before that notice is out, and then no message would send it
-    // (simulation, seed 21279 of workflows/order.toml).
-    // A child that runs on while its parent waits for other steps would have more to undo.
+    // Only a Wake that knows of the turn begins the undo, because it goes out after the notice of the turn. If an
+    // older, late Wake began it, the undo could end before that notice is out, and no message would send it
+    // (simulation, seed 21279 of workflows/order.toml). Children are told at once: running on while the parent waits,
+    // they would have more to undo.
     if task.phase == Phase::Undoing && !task.is_undo_begun() && task.again.is_none() {
         again.extend(change::child::ask_open(task, &Wish::Undo, turn));
     }
-    // A child may have been made in the moment of a pause.
+    // A child may have been made during the pause.
     if task.paused_at.is_some() {
         again.extend(change::child::ask_open(task, &Wish::Pause, turn));
     }
@@ -232,11 +231,11 @@ pub(crate) fn on_wake(task: &Task, seen: u64, hops: u32, turn: &Turn<'_>) -> Dec
     if task.turned_at > seen && hops == 0 {
         again.extend(change::child::release_lists(task, 0, turn));
     }
-    // The effects of the act may be lost, and the undo may take longer than the children's records would last.
+    // The act's own asks may be lost, and the children's records must outlast the undo.
     if hops == 0 {
         again.extend(change::child::keep_again(task, turn));
     }
-    // The engine migrates the task before it asks for decisions, once that is possible.
+    // Once it can, the engine migrates the task before asking for decisions.
     let is_too_early =
         task.migration.is_some() || !untold.is_empty() && task.phase == Phase::Undoing && !task.is_undo_begun();
     again.extend(untold);
@@ -250,7 +249,7 @@ pub(crate) fn on_wake(task: &Task, seen: u64, hops: u32, turn: &Turn<'_>) -> Dec
     let mut change = Change::begin(task, turn);
     change.advance();
     change.wake_if_waiting();
-    // The latest of each step, unless a later one goes out now (model).
+    // Each step's latest, unless a later one goes out now (model).
     again.extend(change::reminders(&change.task, turn, |sent_at| (seen + 1..change.task.version).contains(&sent_at)));
     with(change.save(), again)
 }
@@ -260,14 +259,14 @@ fn on_reply(task: &Task, reply: &Reply, turn: &Turn<'_>) -> Decision {
         return keep(Kept::Foreign);
     };
     let step = &task.steps[index];
-    // A reminder is no attempt, so no reply to it counts, and none is set aside either.
+    // A reminder is no attempt, so a reply to it neither counts nor is set aside.
     if reply.attempt == 0 && turn.workflow.steps[index].remind.is_some() {
         return keep(Kept::Repeated);
     }
     if reply.attempt == 0 || reply.attempt > step.attempt {
         return keep(Kept::Foreign);
     }
-    // An agent that accepted the work may end it by a reply of the same attempt.
+    // An agent that accepted may end the work by a reply of that attempt.
     let accepted = match (&reply.outcome, &step.state) {
         (Outcome::Done { .. }, State::Waiting { until, .. }) if step.attempt == reply.attempt => {
             Some((Direction::Do, *until))
@@ -288,7 +287,7 @@ fn on_reply(task: &Task, reply: &Reply, turn: &Turn<'_>) -> Decision {
         Outcome::Done { .. } | Outcome::Garbled { .. } if direction == Direction::Undo => {
             change.complete(index, direction);
         }
-        // The service did its work, so this failure is none that a `catch` may pass over.
+        // The service did its work, so no `catch` may pass over this failure.
         Outcome::Accepted { output } => {
             let accept = turn.workflow.steps[index].accept.as_ref().filter(|_| direction == Direction::Do);
             let accepted = match accept {
@@ -350,7 +349,7 @@ fn on_reply(task: &Task, reply: &Reply, turn: &Turn<'_>) -> Decision {
     if in_its_direction {
         change.advance();
     } else if direction == Direction::Do && turn.workflow.tombstones && task.paused_at.is_none() {
-        // With tombstones the undo waits only for attempts in progress, and this may have been the last one.
+        // With tombstones the undo waits only for open attempts, and this may have been the last.
         let from = change.task.undo_from(turn.workflow, turn.skew);
         if from.is_none_or(|from| from <= turn.now) {
             change.wake_if_waiting();
@@ -359,11 +358,11 @@ fn on_reply(task: &Task, reply: &Reply, turn: &Turn<'_>) -> Decision {
     change::tell_before_undo(task, change.save(), turn)
 }
 
-/// The shortest wait after a deferred attempt. It counts no failure, so nothing else would end a loop of request and
-/// reply. A delayed message cannot arrive sooner.
+/// The shortest wait after a deferred attempt. It counts no failure, so only this slows a loop of request and reply. A
+/// delayed message cannot arrive sooner.
 const MIN_DEFERRAL: SignedDuration = SignedDuration::from_secs(1);
 
-/// How the attempt failed, as far as the service answered.
+/// How the attempt failed, with the answer, if any.
 fn failure(reply: &Reply, kind: FailureKind) -> Failure {
     let kind = reply.kind.filter(|kind| *kind == FailureKind::Mistake).unwrap_or(kind);
     failure_of(kind, reply.status.unwrap_or_default(), reply.answer.as_ref())
@@ -375,12 +374,12 @@ fn failure_of(kind: FailureKind, status: u16, answer: Option<&Value>) -> Failure
     Failure { kind, status, answer: answer.cloned().unwrap_or_default() }
 }
 
-/// The save that settled this attempt succeeded, but its effects may not have gone out.
+/// The save that settled this attempt succeeded, but its effects may be lost.
 fn on_settled_reply(task: &Task, index: usize, attempt: u32, turn: &Turn<'_>) -> Decision {
     let step = &task.steps[index];
     let settled_at = step.settled_at;
     let is_latest = attempt == step.attempt;
-    // If there was no wait, the save that settled an attempt also claimed the next one.
+    // Without a wait, the save that settled an attempt also claimed the next.
     let mut effects = match is_latest || attempt + 1 == step.attempt {
         true => requests(task, turn, |step| step.claimed_at == settled_at),
         false => Vec::new(),
@@ -388,7 +387,7 @@ fn on_settled_reply(task: &Task, index: usize, attempt: u32, turn: &Turn<'_>) ->
     if is_latest {
         effects.extend(change::reminders(task, turn, |sent_at| sent_at == settled_at));
     }
-    // Once the undo has begun, the record no longer tells which reply turned the task.
+    // During the undo the record does not tell which reply turned the task.
     if task.turned_at == settled_at || task.phase == Phase::Undoing {
         effects.extend(change::turn_notices(task, turn));
     }
@@ -407,8 +406,8 @@ fn on_settled_reply(task: &Task, index: usize, attempt: u32, turn: &Turn<'_>) ->
     Decision::Keep { why: Kept::Repeated, effects }
 }
 
-/// Re-sends the requests, as they were claimed, of steps that are still with an agent and that `may_be_lost` selects. One
-/// whose agent has sent a heartbeat is not lost: another agent would do the same long work beside it.
+/// Re-sends the requests, as claimed, of steps that are still with an agent and that `may_be_lost` selects. Not after a
+/// heartbeat: a second agent would do the same long work.
 fn requests(task: &Task, turn: &Turn<'_>, may_be_lost: impl Fn(&crate::step::Step) -> bool) -> Vec<Effect> {
     let running = task.steps.iter().enumerate().filter(|(_, s)| s.claim().is_some_and(|(_, by)| turn.now < by));
     let is_at_work = |step: &crate::step::Step| step.heart.as_ref().is_some_and(|heart| heart.at.is_some());

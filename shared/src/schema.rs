@@ -1,9 +1,10 @@
 //! A workflow's own check of an order's input: a subset of JSON Schema 2020-12.
 //!
-//! A schema is read once and is then a tree of this module's types, so checking an input follows no text and cannot fail on
-//! the schema. What is not in the subset is refused when the schema is read: a check that was left out in silence would let
-//! orders through that its author meant to refuse. Everything is bounded by the size of schema and input: there is no
-//! regular expression, `$ref` leads only to `$defs` of the same document and never in a circle, and `uniqueItems` compares hashes.
+//! A schema is read once into a tree of this module's types, so checking an input cannot fail because of the schema.
+//! Keywords outside the subset are refused when the schema is read, because an ignored check would let orders through
+//! that its author meant to refuse. Everything is bounded by the size of schema and input: there is no regular
+//! expression, `$ref` leads only to `$defs` of the same document and never in a circle, and `uniqueItems` compares
+//! hashes.
 
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -16,9 +17,9 @@ use std::sync::Arc;
 pub const MAX_BYTES: usize = 64 * 1024;
 /// Deepest schema, references included.
 pub const MAX_LEVELS: usize = 32;
-/// Most faults that are told of one input.
+/// Most faults reported of one input.
 pub const MAX_FAULTS: usize = 5;
-/// Most single checks of one input: alternatives inside lists inside alternatives multiply.
+/// Most single checks of one input, because nested lists and alternatives multiply.
 const MAX_CHECKS: usize = 1_000_000;
 /// Dialect; others are refused.
 const DIALECT: &str = "https://json-schema.org/draft/2020-12/schema";
@@ -32,7 +33,7 @@ pub struct Fault {
     pub message: String,
 }
 
-/// The check of an order's input that a workflow file contains. In a definition it is the schema as it was written.
+/// A workflow file's check of an order's input. In a definition it is the schema as written.
 #[derive(Clone, Debug)]
 pub struct Input {
     json: Value,
@@ -100,7 +101,7 @@ pub struct Schema {
     format: Option<&'static str>,
     required: Vec<String>,
     properties: BTreeMap<String, Schema>,
-    /// Of keys that `properties` does not name.
+    /// For keys that `properties` lacks.
     others: Option<Box<Schema>>,
     first_items: Vec<Schema>,
     items: Option<Box<Schema>>,
@@ -144,9 +145,9 @@ pub fn read(json: &Value) -> Result<Schema, String> {
 
 struct Reader<'a> {
     root: &'a Value,
-    /// The references that are being followed.
+    /// References being followed.
     under_way: Vec<String>,
-    /// Schemas that may still be read: references to references multiply.
+    /// How many more schemas may be read, because references multiply.
     left: usize,
 }
 
@@ -318,7 +319,7 @@ impl Schema {
         check.faults
     }
 
-    /// Whether no input that fits has the field at `path`: a table on the way names its keys, and not this one.
+    /// Whether no fitting input has the field at `path`, because a table on the way excludes its key.
     #[must_use]
     pub fn excludes(&self, path: &[String]) -> bool {
         let Some((first, rest)) = path.split_first() else { return self.never };
@@ -345,7 +346,7 @@ impl Check {
         }
     }
 
-    /// Whether `value` fits, without telling why not.
+    /// Whether `value` fits, without reasons.
     fn fits(&mut self, schema: &Schema, value: &Value) -> bool {
         let mut own = Check { faults: Vec::new(), left: self.left };
         own.visit(schema, value, "");
@@ -541,7 +542,7 @@ fn same(one: &Value, other: &Value) -> bool {
     }
 }
 
-/// Values that are the same weigh the same.
+/// Hashes equal values to the same.
 fn weigh(value: &Value, hasher: &mut DefaultHasher) {
     match value {
         Value::Null => 0u8.hash(hasher),

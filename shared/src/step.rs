@@ -17,7 +17,7 @@ pub enum Direction {
     Undo,
 }
 
-/// Where a step stands. A processing step always names its claimer and its deadline.
+/// A step's state. A processing step always has its claimer and its deadline.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(tag = "state")]
 pub enum State {
@@ -36,9 +36,10 @@ pub enum State {
         #[serde(rename = "cb", with = "millisecond::required")]
         complete_by: Timestamp,
     },
-    /// Its turn came, and it waits for a time, an event, or the callback of a service that accepted its work. It sleeps while the task does not go forward.
+    /// Its turn came, and it waits for a time, an event, a callback for accepted work, or a child. Outside Forward the
+    /// wait is suspended.
     Waiting {
-        /// When it ends, or until when the event may come (UTC, milliseconds).
+        /// When it ends, or a child's next look (UTC, milliseconds).
         #[serde(rename = "u", with = "millisecond::required")]
         until: Timestamp,
         /// Whether it waits for an event or a callback.
@@ -77,7 +78,7 @@ pub enum State {
     UndoFailed,
 }
 
-/// The record of one step inside its task: JSON with short keys, as it is part of every write. Read as [`Recorded`].
+/// The record of one step in its task: JSON with short keys, because every write has it. Read as [`Recorded`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "Recorded")]
 pub struct Step {
@@ -105,10 +106,10 @@ pub struct Step {
     /// Version of the task at which the last attempt was settled by a reply.
     #[serde(rename = "s", default, skip_serializing_if = "is_zero64")]
     pub settled_at: u64,
-    /// What the agent returned, which is also all that the undo needs.
+    /// The agent's output, which is also all that the undo needs.
     #[serde(rename = "o", default, skip_serializing_if = "Option::is_none")]
     pub output: Option<Value>,
-    /// Where that is, if it is too long for the record.
+    /// Where the output is, if too long for the record.
     #[serde(rename = "ob", default, skip_serializing_if = "Option::is_none")]
     pub beside: Option<Beside>,
     /// Why the last attempt failed, or why the step was passed over.
@@ -117,36 +118,36 @@ pub struct Step {
     /// Input that an operator set for this step to replace the order's.
     #[serde(rename = "i", default, skip_serializing_if = "Option::is_none")]
     pub input: Option<Value>,
-    /// How it failed, where the workflow asks: it has a `catch`, or an undo that needs its output.
+    /// How it failed, if it has a `catch`, or an undo that needs its output.
     #[serde(rename = "fl", default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<Failure>,
-    /// An attempt may have done its work without an answer, where the undo needs data. Then a later refusal does not say
-    /// that nothing was done.
+    /// If the undo needs data: an unanswered attempt may have done its work. Then a later refusal does not mean that
+    /// nothing was done.
     #[serde(rename = "un", default, skip_serializing_if = "std::ops::Not::not")]
     pub unsure: bool,
-    /// Of a step that polls: no look begins from then on (UTC, milliseconds).
+    /// For a step that polls: the end of its looks (UTC, milliseconds).
     #[serde(rename = "pu", default, skip_serializing_if = "Option::is_none", with = "millisecond::optional")]
     pub poll_until: Option<Timestamp>,
-    /// When its turn came, where the workflow asks for the time, because every attempt sends the same, or where it waits
-    /// (UTC, milliseconds).
+    /// When its turn came, if it waits or its expressions read `now`, which every attempt must send alike (UTC,
+    /// milliseconds).
     #[serde(rename = "t", default, skip_serializing_if = "Option::is_none", with = "millisecond::optional")]
     pub turn: Option<Timestamp>,
-    /// The reminders of its wait, where the workflow asks for them.
+    /// The reminders of its wait, if the workflow wants them.
     #[serde(rename = "rm", default, skip_serializing_if = "Option::is_none")]
     pub reminded: Option<Reminded>,
-    /// When operators are alerted that it waits, where the workflow asks for that, until they are (UTC, milliseconds).
+    /// When to alert operators that it waits, if the workflow wants that, until they are (UTC, milliseconds).
     #[serde(rename = "aa", default, skip_serializing_if = "Option::is_none", with = "millisecond::optional")]
     pub alert_at: Option<Timestamp>,
-    /// Of the attempt that holds it: its heartbeats, where the workflow asks for them.
+    /// The heartbeats of the attempt that holds it, if the workflow wants them.
     #[serde(rename = "hb", default, skip_serializing_if = "Option::is_none")]
     pub heart: Option<Heart>,
-    /// The order that it started, if it did. From then on it counts as tried.
+    /// The order that it started, if any. With it the step counts as tried.
     #[serde(rename = "kd", default, skip_serializing_if = "Option::is_none")]
     pub kids: Option<Kids>,
-    /// How often it was put back to be done again, if it was.
+    /// Its rounds, if it was put back to be done again.
     #[serde(rename = "rd", default, skip_serializing_if = "Option::is_none")]
     pub rounds: Option<Rounds>,
-    /// Of a step that collects pages: what it has so far, from the answer of the first page on.
+    /// For a step that collects pages: what it has, from the first page's answer on.
     #[serde(rename = "pg", default, skip_serializing_if = "Option::is_none")]
     pub pages: Option<Pages>,
 }
@@ -164,14 +165,14 @@ pub struct Pages {
     /// The bytes of JSON of these items, with the commas between them.
     #[serde(rename = "b", default, skip_serializing_if = "is_zero")]
     pub bytes: u32,
-    /// What the next page is asked for with. None once the last one is there.
+    /// The cursor for the next page. None once the last one is there.
     #[serde(rename = "c", default, skip_serializing_if = "Option::is_none")]
     pub cursor: Option<Value>,
-    /// The lists beside the record that the items are in, in their order. Once the step is done no step reads them; they expire and are
-    /// erased with the record.
+    /// The lists beside the record with the items, in order. Once the step is done, no step reads them; they expire and
+    /// are erased with the record.
     #[serde(rename = "l", default, skip_serializing_if = "Vec::is_empty")]
     pub lists: Vec<Beside>,
-    /// The items after those, which are not yet long enough for a list of their own.
+    /// Later items, not yet long enough for a separate list.
     #[serde(rename = "t", default, skip_serializing_if = "Vec::is_empty")]
     pub tail: Vec<Value>,
 }
@@ -183,34 +184,34 @@ pub struct Rounds {
     /// How often it was put back. It is in the address of its callback and in the form behind its link.
     #[serde(rename = "n", default, skip_serializing_if = "is_zero")]
     pub round: u32,
-    /// Attempts of the rounds before.
+    /// Attempts in earlier rounds.
     #[serde(rename = "b", default, skip_serializing_if = "is_zero")]
     pub before: u32,
-    /// The round in which its idempotency keys were last new; 0 if they are those of the first one.
+    /// The round in which its idempotency keys last changed; 0 if they never did.
     #[serde(rename = "k", default, skip_serializing_if = "is_zero")]
     pub key: u32,
-    /// The long outputs of the rounds before. No step reads them; they expire and are erased with the record.
+    /// The long outputs of earlier rounds. No step reads them; they expire and are erased with the record.
     #[serde(rename = "o", default, skip_serializing_if = "Vec::is_empty")]
     pub replaced: Vec<Beside>,
 }
 
-/// The order that a step started, or its orders.
+/// The order, or orders, that a step started.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Kids {
-    /// How often what failed of it was tried again. An end counts only if the child knows of this round.
+    /// How often its failures were tried again. An end counts only if the child knows this round.
     #[serde(rename = "r", default, skip_serializing_if = "is_zero")]
     pub round: u32,
-    /// The round in which the present child was made. One that undid itself is not done again: another takes its place.
+    /// The round in which the present child was made. A child that undid itself is replaced by another.
     #[serde(rename = "m", default, skip_serializing_if = "is_zero")]
     pub made: u32,
-    /// Of a step that starts an order for each item of a list: where these stand.
+    /// For a step that starts an order per item of a list: the items' states.
     #[serde(rename = "l", default, skip_serializing_if = "Option::is_none")]
     pub items: Option<Items>,
 }
 
 impl Kids {
-    /// What failed is tried again.
+    /// Tries failures again.
     pub(crate) fn try_again(&mut self) {
         self.round += 1;
         if let Some(items) = &mut self.items {
@@ -226,13 +227,13 @@ pub struct Heart {
     /// The end of the attempt's whole time, which no heartbeat exceeds (UTC, milliseconds).
     #[serde(rename = "u", with = "millisecond::required")]
     pub until: Timestamp,
-    /// When the latest one that was recorded came (UTC, milliseconds).
+    /// When the latest recorded one came (UTC, milliseconds).
     #[serde(rename = "at", default, skip_serializing_if = "Option::is_none", with = "millisecond::optional")]
     pub at: Option<Timestamp>,
     /// How much of the work was done by then, in percent.
     #[serde(rename = "p", default, skip_serializing_if = "Option::is_none")]
     pub percent: Option<u8>,
-    /// What the agent said about it, at most [`MAX_NOTE`](crate::workflow::beat::MAX_NOTE) bytes.
+    /// What the agent reported, at most [`MAX_NOTE`](crate::workflow::beat::MAX_NOTE) bytes.
     #[serde(rename = "n", default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
 }
@@ -244,16 +245,16 @@ pub struct Reminded {
     /// How many were sent for this order. It never falls, because it is part of their keys.
     #[serde(rename = "n", default, skip_serializing_if = "is_zero")]
     pub sent: u32,
-    /// Number of the last one of this wait.
+    /// The last number of this wait.
     #[serde(rename = "l")]
     pub last: u32,
-    /// When the next one is sent, if one is (UTC, milliseconds).
+    /// When the next one is due, if any (UTC, milliseconds).
     #[serde(rename = "x", default, skip_serializing_if = "Option::is_none", with = "millisecond::optional")]
     pub next: Option<Timestamp>,
     /// Version of the task at which the latest one was counted.
     #[serde(rename = "c", default, skip_serializing_if = "is_zero64")]
     pub sent_at: u64,
-    /// Until when the agent may send that one (UTC, milliseconds).
+    /// Until when the agent may send it (UTC, milliseconds).
     #[serde(rename = "cb", default, skip_serializing_if = "Option::is_none", with = "millisecond::optional")]
     pub complete_by: Option<Timestamp>,
 }
@@ -289,7 +290,7 @@ pub enum FailureKind {
     Refused,
     /// The retry ladder ended: whether the service did anything is unknown.
     Spent,
-    /// No event came in time.
+    /// It waited too long.
     Timeout,
     /// The order that it started failed.
     Children,
@@ -298,7 +299,7 @@ pub enum FailureKind {
 }
 
 impl FailureKind {
-    /// Those that `catch` and later conditions see.
+    /// Kinds that `catch` and later conditions see.
     pub const CAUGHT: [Self; 4] = [Self::Refused, Self::Spent, Self::Timeout, Self::Children];
 
     /// The name used in expressions.
@@ -318,7 +319,7 @@ fn is_no_status(status: &u16) -> bool {
     *status == 0
 }
 
-/// A step as it is read. An unknown field is refused, because the next save would drop it; `flatten` cannot refuse.
+/// A step as read. Unknown fields are refused, because the next save would drop them; `flatten` cannot refuse.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Recorded {
@@ -500,7 +501,7 @@ impl Step {
         }
     }
 
-    /// The number of the page that it asks for, if it collects pages. The first one is 1.
+    /// The number of the page that it requests, if it collects pages, from 1.
     #[must_use]
     pub fn page(&self) -> u32 {
         self.pages.as_ref().map_or(1, |pages| pages.taken + 1)
@@ -518,7 +519,7 @@ impl Step {
         self.attempt > self.rounds.as_ref().map_or(0, |rounds| rounds.before)
     }
 
-    /// Whether nothing more happens to it on the way forward. What it means for a step after it depends on the edge.
+    /// Whether nothing more happens to it forward. Whether it lets a later step run depends on the edge.
     #[must_use]
     pub fn is_settled(&self) -> bool {
         matches!(self.state, State::Processed | State::Skipped | State::PassedOver | State::Caught)
@@ -550,7 +551,7 @@ impl Step {
         self.reminded.as_ref().and_then(|reminded| reminded.next).filter(|next| *next < until)
     }
 
-    /// When a scheduler has to do something about its wait: when a timer ends, or the next reminder is due.
+    /// When a scheduler must act on its wait, because a timer ends or a reminder is due.
     #[must_use]
     pub fn acts_at(&self) -> Option<Timestamp> {
         match self.state {
@@ -633,9 +634,8 @@ impl Step {
     #[must_use]
     pub fn may_have_run(&self) -> bool {
         match self.state {
-            // A step that only computes has no attempts, and an expression may fail before the first.
-            // An event that did not come may fail and be caught.
-            // Only a step whose service accepted its work waits after an attempt.
+            // Without an attempt it cannot have run: a step may only compute, its expression may fail first, or its
+            // event may not come and the failure be caught. After an attempt, a step waits only for accepted work.
             State::Pending { .. } | State::Waiting { .. } | State::Skipped | State::Failed | State::Caught => {
                 self.is_tried()
             }

@@ -1,21 +1,21 @@
-//! Strain: one agent holds up a large part of a sweep. Its back-off is then stretched, and an operator gets one alert.
+//! Strain: one agent holds up a large part of a sweep. Then its back-off is stretched, and operators get one alert.
 //!
-//! A sweep sees only failures, never successes, so strain does not measure load, and no order is refused for it. Its
-//! purpose is to call a failing agent less often before the retry ladders of all its orders are spent.
+//! A sweep sees only failures, never successes. So strain does not measure load, and no order is refused for it. It
+//! makes a failing agent be called less often, so that its orders' retry ladders last longer.
 
 use crate::message::Strained;
 use crate::time::{SignedDuration, Timestamp, plus};
 use jiff::fmt::serde::timestamp::millisecond;
 use serde::{Deserialize, Serialize};
 
-/// An agent is strained if it holds up more than one in this many tasks of a sweep.
+/// An agent is strained if it holds up more than one in so many tasks of a sweep.
 const PART: u32 = 5;
-/// Fewest held-up tasks that make an agent strained, unless configured otherwise: among fewer, a fifth may be chance.
+/// Default of the fewest held-up tasks that make an agent strained. Among fewer, a fifth may be chance.
 pub const LEAST: u32 = 10;
-/// The stretch rises, and the record changes, at most this often: sweeps within one window count as one.
+/// The stretch rises, and the record changes, at most this often. Sweeps within one window count as one.
 pub const WINDOW: SignedDuration = SignedDuration::from_secs(30);
 /// The episode ends when no sweep has found the agent strained for this long. Longer than [`MAX_WAIT`] and a usual
-/// timeout, so that what waits is seen to fail again before the same trouble counts as new.
+/// timeout, so that waiting steps fail again before the same trouble counts as new.
 pub const QUIET: SignedDuration = SignedDuration::from_mins(10);
 /// Largest factor of a back-off.
 pub const MAX_STRETCH: u32 = 8;
@@ -85,7 +85,7 @@ pub fn is_strained(held: u32, looked_at: u32, least: u32) -> bool {
 /// What to record about an agent that a sweep found strained; `None` if the `known` record is enough.
 #[must_use]
 pub fn next(known: Option<&Strain>, held: u32, looked_at: u32, now: Timestamp) -> Option<Strain> {
-    // An alert that could not be sent also covers what came after it.
+    // An unsent alert also covers later trouble.
     let Some(known) = known.filter(|known| known.is_on(now) || known.alert_owed) else {
         return Some(Strain { since: now, last: now, stretch: 2, held, looked_at, alert_owed: true });
     };

@@ -1,6 +1,6 @@
 //! The supervisor's decision: checks one recorded task and requests recovery if a step's time has passed.
 //!
-//! It knows no business operation and sends nothing to agents. It only counts the failure, returns the step (or turns
+//! It knows no business operation and sends nothing to agents. It only counts the failure, resets the step (or turns
 //! the task to undo, or stops it with an alert), and wakes a scheduler.
 
 use crate::change::attempt::Miss;
@@ -25,7 +25,7 @@ pub enum Verdict {
         /// How many attempts expired.
         expired: usize,
     },
-    /// Write only `due`, and nothing if it is the recorded one; the version stays the same. Then send.
+    /// Write only `due`, if it differs from the recorded one; the version stays. Then send.
     Rearm {
         /// The new due time; `None` takes the task out of the index.
         due: Option<Timestamp>,
@@ -78,12 +78,12 @@ pub fn supervise(task: &Task, token: u64, turn: &Turn<'_>) -> Verdict {
     }
     let has_waited = !waited.is_empty();
     for index in waited {
-        // In Error and in an undo, waits sleep.
+        // Only a Forward task's waits run.
         if change.task.phase != Phase::Forward {
             continue;
         }
         match &turn.workflow.steps[index].accept {
-            // A late attempt, as any other: whether the service did the work is unknown.
+            // Like any late attempt: whether the service did the work is unknown.
             Some(accept) => {
                 missed += 1;
                 let error = format!("no callback within {:#}", accept.within);
@@ -98,14 +98,14 @@ pub fn supervise(task: &Task, token: u64, turn: &Turn<'_>) -> Verdict {
     if let Some(index) = half.filter(|_| change.task.phase == Phase::Forward) {
         change.alert_wait(index);
     }
-    // The last step may have failed and been caught. Everything else that it lets go on is left to a scheduler.
+    // The last step's failure may have been caught. A scheduler does everything else that follows.
     change.finish_forward();
     if is_over {
         change.pass_deadline();
     }
     match change::tell_before_undo(task, change.save(), turn) {
         Decision::Save { task: next, mut effects } => {
-            // An order may be late before it began, and the notice that it was received comes first (simulation).
+            // If the order is late before it began, the notice of receipt comes first (simulation).
             effects.splice(0..0, change::first_notice(task, turn.workflow).filter(|_| is_over));
             Verdict::Recover { task: next, effects, expired: missed }
         }
@@ -135,7 +135,7 @@ pub fn supervise_full(task: &Task, token: u64, turn: &Turn<'_>, why: &str) -> Ve
     }
 }
 
-/// The policy that gives a late attempt more time, if any. Only on the way forward: an undo does not wait.
+/// The policy that gives a late attempt more time, if any. Undos and attempts during an undo get none.
 fn more_time(change: &Change<'_>, index: usize, direction: Direction, turn: &Turn<'_>) -> Option<Late> {
     let late = turn.workflow.steps[index].late?;
     let is_forward = direction == Direction::Do && change.task.phase == Phase::Forward;
@@ -146,7 +146,7 @@ fn look_again(task: &Task, turn: &Turn<'_>) -> Verdict {
     let mut effects: Vec<Effect> = Vec::new();
     let expiry = task.next_deadline(turn.skew);
     if task.alert.is_some() || task.notice_owed {
-        // The instance that saved it is most likely sending it now.
+        // The instance that saved it is probably sending it now.
         if let Some(from) = task.wanted_due(turn.workflow, turn.skew).filter(|&from| from > turn.now) {
             return if task.due == Some(from) {
                 Verdict::Leave(Kept::NothingReady)
@@ -157,12 +157,12 @@ fn look_again(task: &Task, turn: &Turn<'_>) -> Verdict {
         // An instance that died before sending the alert did not send the notice either.
         effects.extend(change::turn_notices(task, turn));
         effects.extend(change::alert(task, turn));
-        // The alert of a wait holds up nothing else: without its Wake a step would wait as long as the bus is down.
+        // An alert about a wait must not hold up Wakes, or steps would wait until the bus is back.
         if task.phase == Phase::Forward {
             effects.extend(change::wake(task, turn, 0).filter(|_| change::next_claim(task, turn).is_some()));
         }
-        // What is owed stays due until the engine clears it after the send. Meanwhile it gives way to what is due
-        // behind it, for longer the longer it has been owed.
+        // It stays due until the engine clears it after the send. Meanwhile other due tasks go first, the longer the
+        // longer it has been owed.
         let wait = task.updated_at.duration_until(turn.now).clamp(OWED_GRACE, MAX_OWED_WAIT);
         return Verdict::Rearm {
             due: Some(expiry.map_or(plus(turn.now, wait), |by| by.min(plus(turn.now, wait)))),
@@ -187,13 +187,13 @@ fn look_again(task: &Task, turn: &Turn<'_>) -> Verdict {
         } else if let Some(from) = next.filter(|_| task.waits_until(plus(turn.now, LOOK_AHEAD)))
             && from <= plus(turn.now, LOOK_AHEAD)
         {
-            // A delayed Wake ends the wait, and nothing is written: the order stays due, so the next sweeps find it again, and
-            // whatever else is in it.
+            // A delayed Wake ends the wait, and nothing is written. The order stays due, so the next sweeps find it,
+            // and anything else in it, again.
             effects.extend(change::wake(task, turn, 0));
             task.due.map_or(wanted, |due| due.min(wanted))
         } else {
-            // What could be claimed at once waits for a paused agent, so there is nothing to send or to count. It must
-            // not be checked on each sweep either, whatever else in the task waits for its time.
+            // A step that could be claimed at once waits for a paused agent, so there is nothing to send or count.
+            // Sweeps must not check it each time either, whatever else in the task waits.
             let look = plus(turn.now, age.clamp(grace(turn.workflow), MAX_WITHHELD));
             [next, expiry].into_iter().flatten().fold(look, Timestamp::min)
         };
@@ -203,9 +203,9 @@ fn look_again(task: &Task, turn: &Turn<'_>) -> Verdict {
             Verdict::Rearm { due: Some(due), effects }
         };
     }
-    // It could be claimed, and no scheduler did: its Wake is lost or the queue is long. The older the task, the longer
-    // the next wait, so that Wakes do not lengthen a backlog.
-    // The notice of the turn to undo may have been lost with the supervisor that turned the task.
+    // A step could be claimed, but no scheduler did: its Wake is lost or the queue is long. The older the task, the
+    // longer the next wait, so that Wakes do not lengthen a backlog. The notice of a turn to undo may have been lost
+    // with the supervisor that turned it.
     if !task.is_undo_begun() {
         effects.extend(change::turn_notices(task, turn));
     }
@@ -220,8 +220,8 @@ fn look_again(task: &Task, turn: &Turn<'_>) -> Verdict {
     Verdict::Rearm { due: Some(due), effects }
 }
 
-/// The agents that hold `task` up: an attempt there has expired, or the task waits there after a failed one. Paused
-/// agents are left out: an operator already knows.
+/// The agents that hold `task` up: an attempt has expired, or the task waits after a failed one. Paused agents are left
+/// out, because an operator knows of them.
 #[must_use]
 pub fn holders<'a>(task: &Task, turn: &Turn<'a>) -> Vec<&'a str> {
     let mut names = Vec::new();

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// Where a task as a whole stands.
+/// The phase of a whole task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Phase {
     /// Its steps are being done.
@@ -51,7 +51,7 @@ pub enum ProcessState {
 }
 
 impl ProcessState {
-    /// All of them, in the order in which lists and summaries show them.
+    /// All states, in the sequence of lists and summaries.
     pub const ALL: [Self; 6] =
         [Self::Pending, Self::Processing, Self::Processed, Self::Undoing, Self::Undone, Self::Error];
 
@@ -95,7 +95,7 @@ pub enum Priority {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Alert {
-    /// Version of the task at which it arose. Sending it clears the alert only if no later one has replaced it.
+    /// The task's version when it arose. Sending it clears it only if no later one has replaced it.
     #[serde(rename = "v")]
     pub version: u64,
     /// The step that failed, by position.
@@ -127,8 +127,8 @@ pub struct Arrival {
     /// The step that took it, by position.
     #[serde(rename = "s", default, skip_serializing_if = "Option::is_none")]
     pub step: Option<u16>,
-    /// Its data, an object, while it is kept for a step to come, or counts for a step that waits for more people. With
-    /// neither data nor step it is unused.
+    /// Its data, an object, while it is kept for a later step or counts for a step that waits for more people. Without
+    /// data and step it is unused.
     #[serde(rename = "d", default, skip_serializing_if = "Option::is_none")]
     pub data: Option<Value>,
     /// The authenticated person who sent it, if a step that waits for its name counts people.
@@ -146,16 +146,16 @@ pub struct Parent {
     /// Its step, by name.
     #[serde(rename = "s")]
     pub step: String,
-    /// The item of that step's list that it is for, by position, if the step has a list.
+    /// If the step has a list, the position of the child's item.
     #[serde(rename = "i", default, skip_serializing_if = "Option::is_none")]
     pub item: Option<u32>,
-    /// The latest round of that step that it knows of.
+    /// The latest round that the child knows of.
     #[serde(rename = "r", default, skip_serializing_if = "is_none")]
     pub round: u32,
-    /// It is paused because its parent was.
+    /// Paused because the parent was.
     #[serde(rename = "z", default, skip_serializing_if = "std::ops::Not::not")]
     pub paused: bool,
-    /// Its parent has ended, so its record may expire.
+    /// The parent has ended, so the child may expire.
     #[serde(rename = "x", default, skip_serializing_if = "std::ops::Not::not")]
     pub released: bool,
 }
@@ -163,17 +163,17 @@ pub struct Parent {
 /// What the steps before a step mean for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// One of them is not settled.
+    /// One of them is unsettled.
     Wait,
-    /// It is passed over, because this step did not run.
+    /// It is passed over: this one of them did not run.
     PassOver(usize),
     /// Its turn has come.
     Go,
 }
 
-/// The record of one task. Its JSON is the `task` attribute of the item; the fields it skips are columns of their own.
+/// The record of one task. Its JSON is the item's `task` attribute; the skipped fields are separate columns.
 ///
-/// Unknown fields are refused here, in a step and in an alert, because a save would drop them. So a new field takes two
+/// Unknown fields are refused here, in steps and in alerts, because a save would drop them. So a new field needs two
 /// releases: the first reads it, the second writes it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -187,10 +187,10 @@ pub struct Task {
     /// Mark of the save that wrote this version, unique per attempt to save. Column `stamp`.
     #[serde(skip)]
     pub stamp: String,
-    /// Shard of the due index, with [`URGENT`] and [`MOVED`]. While `due` is set also column `shard`, which prevails.
+    /// Shard of the due index, with [`URGENT`] and [`MOVED`]. While `due` is set, column `shard` has it and prevails.
     #[serde(rename = "sh", default, skip_serializing_if = "is_first")]
     pub shard: u16,
-    /// When a supervisor must look at it: perhaps too early, never too late (UTC, milliseconds). Column `due`, present
+    /// When a supervisor must look at it, perhaps too early but never late (UTC, milliseconds). Column `due`, present
     /// while the task is open or owes something.
     #[serde(skip)]
     pub due: Option<Timestamp>,
@@ -212,8 +212,8 @@ pub struct Task {
     /// Its state.
     #[serde(rename = "ph")]
     pub phase: Phase,
-    /// Version of its last turn to undo or to an end, which is the number of that turn's notice; 0 on the way forward
-    /// and after a resubmission.
+    /// Version of its last turn to undo, a stop or an end, and number of that turn's notice; 0 before any turn and
+    /// after a resubmission.
     #[serde(rename = "end", default, skip_serializing_if = "is_zero")]
     pub turned_at: u64,
     /// One record per step, in the workflow's order.
@@ -225,7 +225,7 @@ pub struct Task {
     /// The submitter's own reference.
     #[serde(rename = "ref", default, skip_serializing_if = "Option::is_none")]
     pub reference: Option<String>,
-    /// The submitter's labels, sorted. The orders that it starts have none.
+    /// The submitter's labels, sorted. Its children have none.
     #[serde(rename = "lb", default, skip_serializing_if = "Vec::is_empty")]
     pub labels: Vec<String>,
     /// Registered name of the submitter's response queue.
@@ -240,7 +240,7 @@ pub struct Task {
     /// The latest `complete_by` of any forward attempt: no forward call starts after it (UTC, milliseconds).
     #[serde(rename = "fb", default, skip_serializing_if = "Option::is_none", with = "millisecond::optional")]
     pub forward_by: Option<Timestamp>,
-    /// Until when its steps shall be done; on the way forward a supervisor ends it afterwards (UTC, milliseconds).
+    /// When its steps must be done; if it still goes forward then, a supervisor ends it (UTC, milliseconds).
     #[serde(rename = "dl", default, skip_serializing_if = "Option::is_none", with = "millisecond::optional")]
     pub deadline: Option<Timestamp>,
     /// When an operator paused it; only an open task can be paused (UTC, milliseconds).
@@ -249,7 +249,7 @@ pub struct Task {
     /// Version of the last act of a person, 0 if there was none; used to recognise a repeated act.
     #[serde(rename = "act", default, skip_serializing_if = "is_zero")]
     pub acted_at: u64,
-    /// First version that the operator of that act may have seen, if it is not the version before the act; else 0.
+    /// First version that showed that act's operator the same; 0 if it is the one before the act.
     #[serde(rename = "acon", default, skip_serializing_if = "is_zero")]
     pub acted_on: u64,
     /// Why the task failed, was cancelled, or stopped.
@@ -258,21 +258,21 @@ pub struct Task {
     /// An operator alert that has not gone out yet.
     #[serde(rename = "al", default, skip_serializing_if = "Option::is_none")]
     pub alert: Option<Alert>,
-    /// A strict final notice that has not gone out yet.
+    /// The notice of a stop or an end is still owed.
     #[serde(rename = "no", default, skip_serializing_if = "std::ops::Not::not")]
     pub notice_owed: bool,
-    /// The record is removed some time after the task ends well, and a separate record keeps its id. Otherwise this
-    /// record stays, because it prevents a second order under the same idempotency key.
+    /// The record is removed some time after the task ends well, and a separate record keeps its id. Otherwise it
+    /// stays, to prevent a second order under the same idempotency key.
     #[serde(rename = "xp", default, skip_serializing_if = "std::ops::Not::not")]
     pub expires: bool,
-    /// Days until then, if its workflow, or that of the order at the top, says so; else they are the deployment's.
+    /// Days until then, if the workflow of the order at the top says so; else the deployment's.
     #[serde(rename = "rt", default, skip_serializing_if = "Option::is_none")]
     pub retention: Option<u16>,
-    /// First and last of the versions between which the system only did its bookkeeping ([`Task::is_as_seen`]). Valid
-    /// while the last is the current version.
+    /// First and last version of a period of mere bookkeeping ([`Task::is_as_seen`]). Valid while the last is the
+    /// current version.
     #[serde(rename = "bk", default, skip_serializing_if = "Option::is_none")]
     pub books: Option<(u64, u64)>,
-    /// What the tokens in its addresses are made of, if a step hands one out.
+    /// The secret behind tokens in addresses that a step hands out.
     #[serde(rename = "sc", default, skip_serializing_if = "Option::is_none")]
     pub secret: Option<String>,
     /// The events that it accepted, oldest first.
@@ -281,17 +281,17 @@ pub struct Task {
     /// The order that started it, if one did.
     #[serde(rename = "pa", default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<Parent>,
-    /// The definitions of the orders that it may start, and of those that these may start, by name. They are pinned when the first of
-    /// all is submitted.
+    /// The definitions of its possible children and of theirs, by name. They are pinned when the order at the top is
+    /// submitted.
     #[serde(rename = "df", default, skip_serializing_if = "BTreeMap::is_empty")]
     pub pins: BTreeMap<String, Hash>,
-    /// The definition under which an operator wants it to go on, until it does. Nothing is claimed until then.
+    /// A migration that an operator wants. Nothing is claimed until it is done.
     #[serde(rename = "mg", default, skip_serializing_if = "Option::is_none")]
     pub migration: Option<Migration>,
-    /// The steps that are put back once what they did is undone. Until then only they are undone.
+    /// The steps that are put back once they are undone. Until then only they are undone.
     #[serde(rename = "ag", default, skip_serializing_if = "Option::is_none")]
     pub again: Option<Again>,
-    /// What it returned, if it is done and its workflow says so.
+    /// Its output, if it is done and its workflow has one.
     #[serde(rename = "out", default, skip_serializing_if = "Option::is_none")]
     pub output: Option<Value>,
     /// What happened.
@@ -319,7 +319,7 @@ fn is_normal(p: &Priority) -> bool {
     *p == Priority::Normal
 }
 
-/// What a submitter chooses, beside the input.
+/// A submitter's choices, besides the input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Submission {
     /// The order's id.
@@ -338,13 +338,13 @@ pub struct Submission {
 
 /// Most shards.
 pub const MAX_SHARDS: u16 = 256;
-/// Added to the shard of a task whose Wakes have their own queue: a note about one queue says nothing about the other.
+/// Added to the shard of a task whose Wakes have their own queue, because notes are about one queue.
 pub const URGENT: u16 = MAX_SHARDS;
-/// Added instead of [`URGENT`] once `due` has changed: the task has begun, or a supervisor has looked after it, so it
-/// no longer waits in the scheduler's queue for its first Wake.
+/// Added instead of [`URGENT`] once `due` has changed, because the task has begun or a supervisor has looked after it.
+/// So it no longer waits for its first Wake.
 pub const MOVED: u16 = 2 * MAX_SHARDS;
 
-/// The shard of a task from `shard` once its `due` has changed.
+/// The shard of a task in `shard` once its `due` has changed.
 #[must_use]
 pub fn moved(shard: u16) -> u16 {
     MOVED + shard % MAX_SHARDS
@@ -360,23 +360,23 @@ pub fn shard_of(id: &Id, shards: u16, is_urgent: bool) -> u16 {
 /// Longest time from submission until a supervisor looks at a task whose first Wake was lost.
 pub const MAX_GRACE: SignedDuration = SignedDuration::from_secs(60);
 
-/// How long before the end of a long wait a sweep sends its Wake, as a delayed message: longer than a sweep may be late.
+/// How long before the end of a long wait a sweep sends its delayed Wake. Longer than sweeps may be late.
 pub const LOOK_AHEAD: SignedDuration = SignedDuration::from_mins(2);
 
-/// Waits shorter than this are listed nowhere: they are over before anybody looks, and the list costs writes.
+/// Shorter waits are not listed, because they are over before anybody looks, and listing costs writes.
 pub const LISTED_WAIT: SignedDuration = SignedDuration::from_mins(1);
 
-/// How long the instance that saved an owed alert or notice has to send it before a supervisor does. Most likely it is
-/// being sent, and would go out twice.
+/// How long the instance that saved an owed alert or notice has to send it. A supervisor that sent it earlier would
+/// probably send it twice.
 pub const OWED_GRACE: SignedDuration = SignedDuration::from_secs(2);
 
-/// Longest wait between two tries to send what is owed. The wait grows with the time it has been owed, so that rows
-/// whose queue is permanently gone cost little and hold up nothing. Alerts wait this long once the bus is back.
+/// Longest wait between tries to send an owed message. It grows with the time it has been owed, so that rows whose
+/// queue is gone for good cost little and hold up nothing. When the bus is back, alerts may wait this long.
 pub const MAX_OWED_WAIT: SignedDuration = SignedDuration::from_mins(5);
 
 /// Longest record of a task, in bytes of JSON. DynamoDB's limit for an item is 400 KiB; the columns take some of it.
 pub const MAX_RECORD: usize = 390 * 1024;
-/// How much longer the record of a task in Error may be, so that a task at the limit can still be stopped and alerted.
+/// How much longer the record of a task in Error may be, so that a task at the limit can stop with an alert.
 pub const ERROR_RECORD: usize = 8 * 1024;
 /// Space left free when the history is shortened, so that not every save has to shorten it.
 const SPARE_RECORD: usize = 8 * 1024;
@@ -429,19 +429,19 @@ impl Task {
         }
     }
 
-    /// Whether a person who looked at version `seen` saw the order as it is now. Clearing an alert or a notice that was
-    /// sent is the system's bookkeeping: it makes a version, but no change for a person. A re-arm makes no version.
+    /// Whether a person who looked at version `seen` saw the order as it is now. Bookkeeping, such as clearing an alert
+    /// that was sent, makes a version but no change for a person. A re-arm makes no version.
     #[must_use]
     pub fn is_as_seen(&self, seen: u64) -> bool {
         (self.same_since()..=self.version).contains(&seen)
     }
 
-    /// The first version at which a person saw the order as it is now.
+    /// The first version that showed the order as it is now.
     pub(crate) fn same_since(&self) -> u64 {
         self.books.filter(|(_, last)| *last == self.version).map_or(self.version, |(first, _)| first)
     }
 
-    /// Whether the last act was on the order as a person saw it at version `seen`.
+    /// Whether the last act was on the order as version `seen` showed it.
     pub(crate) fn was_acted_on(&self, seen: u64) -> bool {
         let since = if self.acted_on == 0 { self.acted_at.saturating_sub(1) } else { self.acted_on };
         (since..self.acted_at).contains(&seen)
@@ -476,7 +476,7 @@ impl Task {
         }
     }
 
-    /// The pattern's LockedBy: the latest claimer among the steps with an agent; `None` if there is no such step.
+    /// The pattern's LockedBy: the latest claimer among the steps with an agent; `None` without such a step.
     #[must_use]
     pub fn locked_by(&self) -> Option<&str> {
         self.steps.iter().filter(|s| s.claim().is_some()).max_by_key(|s| s.claimed_at).and_then(Step::locked_by)
@@ -494,12 +494,12 @@ impl Task {
         self.steps.iter().map(|s| s.failures.saturating_add(s.undo_failures)).fold(0, u32::saturating_add)
     }
 
-    /// When the undo may begin; `None` means at once. Until then a forward request may still be delivered and start,
-    /// even redelivered to a step that has answered. If the services keep tombstones, such a request does nothing, so
-    /// only attempts in progress are waited for.
+    /// When the undo may begin; `None` means at once. Until then a forward request may still start, even one
+    /// redelivered after its step has answered. If services keep tombstones, such a request does nothing, so the undo
+    /// waits only for open attempts.
     #[must_use]
     pub fn undo_from(&self, workflow: &Workflow, skew: SignedDuration) -> Option<Timestamp> {
-        // A step without an undo gets no tombstone: a late request is harmless only if the step is done or untried.
+        // A step without an undo gets no tombstone, so late requests are harmless only if it is done or untried.
         let is_settled = |step: &Step| step.state == State::Processed || !step.may_have_run();
         let mut steps = self.steps.iter().zip(&workflow.steps);
         let is_guarded = workflow.tombstones
@@ -519,7 +519,7 @@ impl Task {
         self.undo_from(workflow, skew).filter(|_| waits)
     }
 
-    /// Whether the undo has been decided step by step; from then on forward replies mean nothing.
+    /// Whether the undo has been decided per step; from then on forward replies mean nothing.
     #[must_use]
     pub fn is_undo_begun(&self) -> bool {
         self.steps.iter().any(Step::is_undo_begun)
@@ -539,7 +539,7 @@ impl Task {
         after.iter().find(|after| !goes(after)).map_or(Way::Go, |after| Way::PassOver(after.step))
     }
 
-    /// Whether no step that depends on step `index`, directly or indirectly, still has an undo ahead of it.
+    /// Whether no step that depends on step `index`, directly or indirectly, still owes an undo.
     #[must_use]
     pub fn is_open_to_undo(&self, index: usize, workflow: &Workflow) -> bool {
         let mut seen = vec![false; self.steps.len()];
@@ -556,8 +556,8 @@ impl Task {
         true
     }
 
-    /// Steps that wait only for time: position, and when they are claimed or their wait ends (`None` means at once).
-    /// None while paused, or before a migration.
+    /// Steps that wait only for time: position, and when they can be claimed or their wait ends (`None`: at once).
+    /// Empty while paused or before a migration.
     pub fn waiting<'a>(&'a self, workflow: &'a Workflow) -> impl Iterator<Item = (usize, Option<Timestamp>)> + 'a {
         let runs = self.paused_at.is_none() && self.migration.is_none();
         self.steps.iter().enumerate().filter(move |_| runs).filter_map(move |(i, step)| {
@@ -580,8 +580,8 @@ impl Task {
         self.steps.iter().enumerate().filter(move |_| runs).filter_map(|(i, step)| Some((i, step.reminds_at()?)))
     }
 
-    /// When it can go on under the definition that an operator wants: once no step is with an agent, and no request can start
-    /// any more. `None` if nobody wants that, or before a step's answer.
+    /// When it can move to the definition that an operator wants: no step is with an agent, and no request can still
+    /// start. `None` if nobody wants that or a step is with an agent.
     #[must_use]
     pub fn migrates_at(&self, skew: SignedDuration) -> Option<Timestamp> {
         let is_free = self.steps.iter().all(|step| step.claim().is_none());
@@ -589,11 +589,11 @@ impl Task {
         Some(self.forward_by.max(migration.from).map_or(self.updated_at, |by| plus(by, skew)))
     }
 
-    /// Whether a step waits, for long enough that a person may look for it, while the task goes forward.
+    /// Whether a step waits long enough to be listed for people, while the task goes forward.
     #[must_use]
     pub fn is_waiting(&self) -> bool {
         let is_listed = |step: &Step| match step.state {
-            // The order that it waits for may be listed itself.
+            // Its child may be listed itself.
             State::Waiting { until, .. } if step.kids.is_none() => {
                 step.turn.is_none_or(|turn| turn.duration_until(until) >= LISTED_WAIT)
             }
@@ -602,7 +602,7 @@ impl Task {
         self.phase == Phase::Forward && self.paused_at.is_none() && self.steps.iter().any(is_listed)
     }
 
-    /// Whether it goes on by itself only when a wait ends: nothing else can be claimed, and nothing is with an agent.
+    /// Whether only the end of a wait can continue it: nothing can be claimed, and nothing is with an agent.
     #[must_use]
     pub fn only_waits(&self, workflow: &Workflow) -> bool {
         let is_waiting = |step: &Step| matches!(step.state, State::Waiting { .. });
@@ -614,7 +614,7 @@ impl Task {
         goes && self.steps.iter().any(is_waiting) && !self.steps.iter().enumerate().any(has_work)
     }
 
-    /// The steps that have still to wait for an event called `name` and take one that came before, by position.
+    /// The positions of steps that are still to wait for an event called `name` and accept an early one.
     pub fn to_come<'a>(&'a self, name: &'a str, workflow: &'a Workflow) -> impl Iterator<Item = usize> + 'a {
         let steps = self.steps.iter().zip(&workflow.steps).enumerate();
         let open = steps.filter(move |(_, (step, spec))| {
@@ -624,7 +624,7 @@ impl Task {
         open.map(|(index, _)| index).filter(move |index| self.places(*index, workflow) > 0)
     }
 
-    /// How many more events step `index` takes: one, or one of each person that it still needs.
+    /// How many more events step `index` takes: one, or one per person that it still needs.
     #[must_use]
     pub fn places(&self, index: usize, workflow: &Workflow) -> usize {
         let Some(event) = workflow.steps[index].wait.as_ref().and_then(Wait::event) else { return 0 };
@@ -640,7 +640,7 @@ impl Task {
         self.events.iter().filter(is_for)
     }
 
-    /// Whether the turn of a step has come.
+    /// Whether any step's turn has come.
     #[must_use]
     pub fn has_begun(&self) -> bool {
         self.steps
@@ -648,7 +648,7 @@ impl Task {
             .any(|step| step.attempt > 0 || step.rounds.is_some() || !matches!(step.state, State::Pending { .. }))
     }
 
-    /// The events that are kept for steps to come.
+    /// The events that are kept for later steps.
     pub fn kept(&self) -> impl Iterator<Item = &Arrival> {
         self.events.iter().filter(|event| event.data.is_some() && event.step.is_none())
     }
@@ -664,7 +664,7 @@ impl Task {
     /// means at once.
     #[must_use]
     pub fn next_claim(&self, workflow: &Workflow, now: Timestamp, skew: SignedDuration) -> Option<Timestamp> {
-        // What comes next is decided by the other definition.
+        // The other definition decides what comes next.
         if self.migration.is_some() {
             return self.migrates_at(skew);
         }
@@ -678,25 +678,25 @@ impl Task {
         self.waiting(workflow).map(|(_, from)| from.unwrap_or(now)).chain(reminders).min()
     }
 
-    /// The earliest time at which a supervisor has something to do here, `None` if never.
+    /// The earliest time when a supervisor has something to do here; `None` if never.
     #[must_use]
     pub fn wanted_due(&self, workflow: &Workflow, skew: SignedDuration) -> Option<Timestamp> {
         self.wanted_due_from(self.updated_at, workflow, skew)
     }
 
-    /// The same if what can be sent at once was sent at `sent`.
+    /// [`Self::wanted_due`] after a send at `sent`.
     #[must_use]
     pub fn wanted_due_from(&self, sent: Timestamp, workflow: &Workflow, skew: SignedDuration) -> Option<Timestamp> {
         let owed = (self.alert.is_some() || self.notice_owed).then(|| plus(self.updated_at, OWED_GRACE));
         let expiry = self.next_deadline(skew);
-        // If a claim is possible at once, its Wake is on its way: look only in case that is lost.
+        // The Wake for an immediate claim is on its way: look only in case it is lost.
         let in_case = |t: Timestamp| t.max(plus(sent, grace(workflow)));
         let next = match self.phase {
             _ if self.migration.is_some() => self.migrates_at(skew).map(in_case),
             Phase::Undoing if !self.is_undo_begun() => self.next_claim(workflow, self.updated_at, skew).map(in_case),
             Phase::Forward | Phase::Undoing => {
                 let ahead = |at: Timestamp| match at > plus(sent, MAX_DELAY) {
-                    // A short wait has its Wake. That of a long one is sent by the sweep that looks ahead.
+                    // A short wait has its Wake. The sweep that looks ahead sends that of a long one.
                     true => plus(at, -LOOK_AHEAD),
                     false => plus(at, grace(workflow)),
                 };
@@ -711,16 +711,15 @@ impl Task {
         [owed, expiry, next].into_iter().flatten().min()
     }
 
-    /// Whether the order's deadline has passed by any clock, so that nothing starts until a supervisor ends the order.
+    /// Whether the order's deadline has passed on every clock. Then nothing starts until a supervisor ends the order.
     #[must_use]
     pub fn is_over(&self, now: Timestamp, skew: SignedDuration) -> bool {
         let counts = self.phase == Phase::Forward && self.paused_at.is_none();
         self.deadline.is_some_and(|deadline| counts && plus(deadline, skew) <= now)
     }
 
-    /// When a supervisor, whose clock may be `skew` ahead, acts on the first deadline of an attempt, of a wait for an event
-    /// or of its alert, or of the order.
-    /// `None` while paused: that suspends all deadlines.
+    /// When a supervisor, whose clock may be `skew` ahead, acts on the first deadline: of an attempt, of a wait for an
+    /// event or its alert, or of the order. `None` while paused, which suspends all deadlines.
     #[must_use]
     pub fn next_deadline(&self, skew: SignedDuration) -> Option<Timestamp> {
         let is_forward = self.phase == Phase::Forward;
@@ -746,7 +745,7 @@ impl Task {
     }
 
     /// Drops entries from the middle of the history until the record, now `bytes` long, fits with some room to spare.
-    /// True if it fits: all else that grows has a bound, and these leave room for a short history.
+    /// True if it fits. Everything else that grows is bounded and leaves room for a short history.
     pub fn make_room(&mut self, mut bytes: usize) -> bool {
         let most = self.most_bytes();
         while bytes > most - SPARE_RECORD && self.log.len() > KEPT_WHEN_FULL {
@@ -764,8 +763,8 @@ impl Task {
     }
 }
 
-/// How long a Wake may take before a supervisor looks after the task. Never longer than the shortest timeout, so that
-/// no later claim of a task without faults needs an earlier `due`: such a task costs one index insert and one delete.
+/// How long a Wake may take before a supervisor looks after the task. At most the shortest timeout, so that no later
+/// claim of a task without faults needs an earlier `due`. So such a task costs one index insert and one delete.
 #[must_use]
 pub fn grace(workflow: &Workflow) -> SignedDuration {
     workflow.shortest_timeout().min(MAX_GRACE)

@@ -4,8 +4,8 @@
 const LENGTH: usize = 55;
 
 /// `text` as a `traceparent` of version 00: version, trace id, parent id and flags, in lower-case hexadecimal digits
-/// separated by `-`. `None` if it is malformed; treat that as absent. Of a later version only what version 00 defines
-/// is kept, as the standard says; of the flags, only whether it is sampled.
+/// separated by `-`. `None` if it is malformed; treat that as absent. From a later version only the fields of version
+/// 00 are kept, as the standard says, and from the flags only `sampled`.
 #[must_use]
 pub fn traceparent(text: &str) -> Option<String> {
     let head = text.get(..LENGTH)?;

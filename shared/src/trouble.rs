@@ -1,4 +1,4 @@
-//! What is wrong with an order, or what it waits for: which steps, and which errors count as the same.
+//! What is wrong with an order, or what it waits for: which steps, and which errors are of one kind.
 
 use crate::step::{Direction, State, Step};
 use crate::task::{Phase, Task};
@@ -37,14 +37,14 @@ pub struct Trouble {
     pub held_back: bool,
 }
 
-/// The steps of `task` that failed, or wait after an unsuccessful attempt. A step that an open breaker holds back has
-/// not failed, but holds its order up all the same.
+/// The steps of `task` that failed, or wait after an unsuccessful attempt. Steps held back by an open breaker have not
+/// failed, but hold up their order, so they count.
 #[must_use]
 pub fn trouble(task: &Task, workflow: &Workflow) -> Vec<Trouble> {
     failures(task, workflow, false)
 }
 
-/// The same, with the steps whose next attempt is in progress: a service that hangs usually keeps its orders there.
+/// [`trouble`], with steps whose next attempt is in progress, where a hanging service usually keeps orders.
 #[must_use]
 pub fn failures(task: &Task, workflow: &Workflow, under_way: bool) -> Vec<Trouble> {
     let one = |(index, (step, spec)): (usize, (&Step, &workflow::Step))| {
@@ -89,9 +89,9 @@ pub fn waits(task: &Task, workflow: &Workflow) -> Vec<Wait> {
     steps.filter_map(one).collect()
 }
 
-/// An error without what identifies one order in it: to a person, two errors that differ only in a number or an id are
-/// the same. Words of up to three characters stay, because an HTTP status says what is wrong. The number of calls in
-/// parentheses at the end does not count either.
+/// An error without the parts that identify one order, because to a person two errors that differ only in a number or
+/// an id are the same. Words of up to three characters stay, because an HTTP status says what is wrong. A number of
+/// calls in parentheses at the end is dropped.
 #[must_use]
 pub fn kind(error: &str) -> String {
     let error = error.strip_suffix(')').and_then(|text| text.rsplit_once(" (")).map_or(error, |(text, _)| text);

@@ -271,7 +271,7 @@ pub struct ProgressStatus {
     pub until: Timestamp,
 }
 
-/// The status of `task`, whose definition is `workflow`, where clocks are up to `skew` apart.
+/// The status of `task` with the definition `workflow`, if clocks are up to `skew` apart.
 #[must_use]
 pub fn status(task: &Task, workflow: &Workflow, skew: SignedDuration) -> Status {
     Status {
@@ -329,7 +329,7 @@ fn step_status(task: &Task, index: usize, workflow: &Workflow) -> StepStatus {
     let edges = spec.after.iter();
     let is_passed_over = step.state == State::PassedOver;
     let waits_until = match step.state {
-        // An order is waited for as long as it takes.
+        // A wait for a child has no end.
         State::Waiting { until, .. } if task.phase == Phase::Forward && step.kids.is_none() => Some(until),
         _ => None,
     };
@@ -439,7 +439,7 @@ pub fn history(task: &Task, workflow: &Workflow) -> Vec<HistoryEntry> {
     change::spell_out(task, workflow)
 }
 
-/// The notice that `task` was received, for a submitter that has a queue. Its number is 0, whenever it is sent.
+/// The notice that `task` was received, for a submitter that has a queue. Its number is always 0.
 #[must_use]
 pub fn received(task: &Task, workflow: &Workflow) -> Option<crate::message::Effect> {
     change::received(task, workflow)

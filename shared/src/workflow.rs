@@ -1,4 +1,4 @@
-//! Workflows: what steps there are, in what order, by which agents, how long, how often, and how to undo them.
+//! Workflows: steps, their sequence, agents, timeouts and retries, and how to undo them.
 //!
 //! A workflow is data. A task names the definition it was submitted under by the hash of its content, so that a new
 //! deployment never changes a running task. [`file`] reads one from TOML and says exactly what is wrong with it.
@@ -40,7 +40,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use wait::Wait;
 
-/// Most steps in one workflow: a task with the records of its steps must stay far below DynamoDB's 400 KB.
+/// Most steps in one workflow, so that a task's record stays far below DynamoDB's 400 KB.
 pub const MAX_STEPS: usize = 50;
 
 /// How far apart the clocks of a deployment on AWS may be, unless `CLOCK_SKEW_MS` says otherwise.
@@ -87,10 +87,10 @@ pub struct Workflow {
     /// The built-in check that an input must pass; without one, any JSON object is accepted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub input: Option<String>,
-    /// The file's own check of the input, in place of a built-in one.
+    /// The file's own check of the input, instead of a built-in one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub schema: Option<schema::Input>,
-    /// What a permanent error of a forward step leads to, unless the step says otherwise.
+    /// What follows a permanent error of a forward step, unless the step says otherwise.
     pub on_failure: Then,
     /// Whether the final notice keeps its row in the due index until it is out.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -99,19 +99,20 @@ pub struct Workflow {
     /// does nothing. The undo then waits only for attempts in progress.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub tombstones: bool,
-    /// How long an order may take; once that has passed on the way forward, it fails.
+    /// How long an order may take; if it still goes forward then, it fails.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline: Option<SignedDuration>,
-    /// Days that the record of an order is kept after it ended well, in place of the deployment's.
+    /// Days to keep an order's record after it ended well, instead of the deployment's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retention: Option<u16>,
     /// Values that expressions read as `config`.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub config: Map<String, Value>,
-    /// What an order that is done returns, to its submitter or to the order that started it.
+    /// The output of a completed order, for its submitter or its parent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<Mapping>,
-    /// Its orders make one call for an item of a list. Their input is `item`, `index`, and what the call reads of the order that has the list.
+    /// Its orders each make one call for an item of a list. Their input is `item`, `index`, and what the call reads of
+    /// their parent.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub of_item: bool,
     /// At least one, in the order of the file; `after` holds positions in this list.
@@ -132,18 +133,18 @@ pub struct Step {
     /// The signed call, if that agent makes one instead.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub aws: Option<Aws>,
-    /// The order that it starts, if it does; it then calls nothing itself.
+    /// The child that it starts, if any; it then calls nothing itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub child: Option<Child>,
-    /// The steps that must be settled first, and what they mean for this one.
+    /// The steps that must be settled first, and their edges.
     pub after: Vec<After>,
-    /// Whether the step is done at all, asked once when its turn comes.
+    /// Whether the step runs, decided once when its turn comes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub when: Option<Expression>,
     /// What the agent gets instead of the order's input.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub with: Option<Mapping>,
-    /// What is kept of the answer; of a URL's answer, [`Http::keep`], and of AWS's, [`Aws::keep`].
+    /// What is kept of the answer; for a URL [`Http::keep`], for AWS [`Aws::keep`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<Mapping>,
     /// Failures after which the order goes on.
@@ -152,7 +153,7 @@ pub struct Step {
     /// The output of a step that only computes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value: Option<Mapping>,
-    /// The reason for which the order fails once it is this step's turn.
+    /// The reason to fail the order when this step's turn comes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fail: Option<Template>,
     /// What the step waits for, if it is a wait.
@@ -161,7 +162,7 @@ pub struct Step {
     /// Who is reminded while it waits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remind: Option<Remind>,
-    /// When its service only accepts the work, and reports its end later.
+    /// If its service only accepts the work, and reports its end later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub accept: Option<Accept>,
     /// How its call is repeated until an answer says that the work is done.
@@ -170,7 +171,7 @@ pub struct Step {
     /// Each answer to its call is a page of a list, and its call is repeated until there is no next page.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub pages: bool,
-    /// How often its agent says that it still works. Without it, `complete_by` is two such times away.
+    /// The interval of its agent's heartbeats. Each sets `complete_by` two intervals ahead.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub heartbeat: Option<SignedDuration>,
     /// From the claim to `complete_by`; with heartbeats to the latest `complete_by`.
@@ -182,7 +183,7 @@ pub struct Step {
     pub late: Option<Late>,
     /// The agent's policy within one attempt.
     pub calls: Calls,
-    /// What a permanent error leads to.
+    /// What follows a permanent error.
     pub on_failure: Then,
     /// Once it may have run, a failure needs a person instead of an undo.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -217,7 +218,7 @@ pub struct Undo {
     pub calls: Calls,
 }
 
-/// The first field of `before` that is not in `after`, as a path.
+/// The path of the first field of `before` that `after` lacks.
 fn lost(before: &Value, after: &Value) -> Option<String> {
     let deeper = |name: &str, before, after| {
         lost(before, after).map(|rest| format!("{name}.{rest}").trim_end_matches('.').to_owned())
@@ -236,7 +237,7 @@ fn lost(before: &Value, after: &Value) -> Option<String> {
     }
 }
 
-/// Positions of all of `steps` that step `index` depends on, directly or indirectly, in their order.
+/// Positions of all `steps` that step `index` depends on, directly or indirectly, ascending.
 fn before(steps: &[Step], index: usize) -> Vec<usize> {
     let mut seen = vec![false; steps.len()];
     let mut ahead: Vec<usize> = steps[index].after.iter().map(|after| after.step).collect();
@@ -252,15 +253,15 @@ impl Workflow {
     /// The definition in `json`, which was stored under `hash`.
     ///
     /// # Errors
-    /// Not the JSON of a definition, or it contains something that this version does not know or that was not there
-    /// when it was stored: a task must not run under less than it was submitted with.
+    /// Not the JSON of a definition, or it has something that this version does not know, or has changed since it was
+    /// stored. A task must not run under a part of its definition.
     pub fn recorded(json: &str, hash: &Hash) -> Result<Self, String> {
         let workflow: Self = serde_json::from_str(json).map_err(|e| match Hash::of(json.as_bytes()) == *hash {
-            // It is as it was stored, so a later version wrote it: perhaps an expression with a function of its own.
+            // Unchanged since it was stored, so a later version wrote it, perhaps with a function that is new.
             true => format!("{NEWER}: the definition: {e}"),
             false => why_unread(&e, "the definition"),
         })?;
-        // Reading ignores unknown fields, so the hash of what was read does not show them; comparing the text does.
+        // Reading ignores unknown fields, so only comparing the text, not the hash, shows them.
         if workflow.hash() == *hash && serde_json::to_string(&workflow).is_ok_and(|text| text == json) {
             return Ok(workflow);
         }
@@ -296,8 +297,7 @@ impl Workflow {
         events.any(|event| event.name == name && event.people.is_some())
     }
 
-    /// The shortest time to the first CompleteBy of any step, forward or undo: no deadline lies nearer than this after a
-    /// claim.
+    /// The shortest time from a claim to its first CompleteBy, of any step, forward or undo. No deadline is nearer.
     #[must_use]
     pub fn shortest_timeout(&self) -> SignedDuration {
         let of = |direction| self.steps.iter().filter_map(move |step| step.work(direction)).map(|work| work.window());
@@ -305,7 +305,7 @@ impl Workflow {
     }
 
     /// Checks that every step can start if clocks are at most `skew` apart. An agent starts nothing within `skew` of
-    /// CompleteBy, and its clock may be ahead of the scheduler's by as much again.
+    /// CompleteBy, and its clock may also be `skew` ahead of the scheduler's.
     ///
     /// # Errors
     /// The first step, or undo, whose timeout is too short.
@@ -403,8 +403,8 @@ impl Step {
         self.child.as_ref().and_then(|child| child.each.as_ref())
     }
 
-    /// Agent, timeout, ladder and call policy in one direction; `None` for a step that calls nothing, and for the undo
-    /// of a step that has none.
+    /// Agent, timeout, ladder and call policy in one direction; `None` for a step that calls nothing, and for a missing
+    /// undo.
     #[must_use]
     pub fn work(&self, direction: Direction) -> Option<Work<'_>> {
         match direction {
@@ -432,7 +432,7 @@ impl Step {
         }
     }
 
-    /// What the agent that calls URLs and AWS keeps of an answer, if the file says so.
+    /// What the agent for URLs and AWS keeps of an answer, if the file says so.
     #[must_use]
     pub fn kept(&self) -> Option<&Mapping> {
         let of_url = self.http.as_ref().and_then(|http| http.keep.as_ref());
@@ -457,8 +457,7 @@ impl Step {
         own || all.into_iter().flatten().any(of)
     }
 
-    /// Whether a decision about this step on its way in `direction` reads the output of the step called `name` in
-    /// expressions.
+    /// Whether a decision about this step in `direction` reads the output of the step called `name` in expressions.
     #[must_use]
     pub fn reads_output(&self, name: &str, direction: Direction) -> bool {
         let is_named = |all: &[Reference]| {
@@ -480,8 +479,8 @@ impl Step {
         own || all.any(|work| work.references().any(|one| is_named(std::slice::from_ref(one))))
     }
 
-    /// Whether the undo needs an order's data, so that an answer that refused the step leaves nothing to undo. Its
-    /// headers do not count: they may be those of the step.
+    /// Whether the undo needs data of the order, so that a refused step leaves nothing to undo. Headers do not count,
+    /// because they may be the step's.
     #[must_use]
     pub fn undo_is_mapped(&self) -> bool {
         let maps = |http: &Http| !http.url.is_constant() || !http.query.values().all(Template::is_constant);
@@ -490,7 +489,7 @@ impl Step {
         })
     }
 
-    /// Whether `step`, the record of this one, has nothing to undo: every attempt was refused, and the undo needs data.
+    /// Whether `step`, this step's record, has nothing to undo: it was surely refused, and the undo needs data.
     #[must_use]
     pub fn leaves_nothing(&self, step: &crate::step::Step) -> bool {
         let is_refused = matches!(step.state, State::Failed | State::Caught | State::Skipped)
@@ -514,7 +513,7 @@ pub struct Work<'a> {
     pub aws: Option<&'a Aws>,
     /// What it gets instead of the order's input.
     pub with: Option<&'a Mapping>,
-    /// How often the agent says that it still works.
+    /// The interval of the agent's heartbeats.
     pub heartbeat: Option<SignedDuration>,
     /// From the claim to `complete_by`; with heartbeats to the latest `complete_by`.
     pub timeout: SignedDuration,
@@ -536,14 +535,14 @@ impl<'a> Work<'a> {
         reads(self.references(), root)
     }
 
-    /// Whether it sends the usual envelope, with all outputs: it maps nothing, and a URL's method has a body.
+    /// Whether it sends the usual envelope, with all outputs: nothing mapped, and a method with a body.
     #[must_use]
     pub fn sends_envelope(&self) -> bool {
         let has_body = |http: &Http| !matches!(http.method.as_str(), "GET" | "DELETE");
         self.with.is_none() && self.http.is_none_or(has_body)
     }
 
-    /// Whether each attempt at it sends the same for every order.
+    /// Whether no part of it depends on the order.
     #[must_use]
     pub fn is_constant(&self) -> bool {
         self.with.is_none_or(Mapping::is_constant)

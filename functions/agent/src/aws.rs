@@ -31,7 +31,7 @@ const CREDENTIALS_WITHIN: Duration = Duration::from_secs(3);
 const FRESH_FOR: Duration = Duration::from_secs(60);
 /// Longest message of an error that is kept, in bytes.
 const MAX_MESSAGE: usize = 400;
-/// Errors of signatures. Some services quote in them the request as they would sign it, session token included.
+/// Errors of signatures. Some services quote in them the request as they would sign it, with the session token.
 const SIGNATURE_ERRORS: [&str; 6] = [
     "IncompleteSignature",
     "IncompleteSignatureException",
@@ -50,22 +50,22 @@ pub struct Invocation<'a> {
     pub payload: &'a str,
     /// The request that it comes from.
     pub request: &'a Request,
-    /// Time until its answer would be too late.
+    /// Time until an answer would be too late.
     pub time_left: Duration,
 }
 
 /// What a function on this machine answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Invoked {
-    /// Its result, as JSON, or what it says of its error.
+    /// Its result or its error, as JSON.
     pub payload: Vec<u8>,
     /// Whether it failed.
     pub failed: bool,
 }
 
-/// Programs that stand for Lambda functions on this machine.
+/// Programs that replace Lambda functions on this machine.
 pub trait Functions: Send + Sync {
-    /// Calls a function; `None` if none stands for it.
+    /// Calls a function; `None` if none replaces it.
     fn invoke<'a>(&'a self, call: Invocation<'a>) -> Option<BoxFuture<'a, Result<Invoked, AgentError>>>;
 }
 
@@ -76,7 +76,7 @@ pub struct Aws {
     here: Option<Arc<dyn Functions>>,
     /// The system's own queues, by the beginning of their names, and its own bus.
     own: Option<(String, String)>,
-    /// Not the client of URL steps: an endpoint may be this machine's emulator, and only the deployment names it.
+    /// Not the client of URL steps: an endpoint, named only by the deployment, may be this machine's emulator.
     client: OnceLock<Client>,
 }
 
@@ -111,14 +111,14 @@ impl Aws {
         Self { cloud, ..Self::default() }
     }
 
-    /// The same, with programs of this machine in place of the functions that they stand for.
+    /// Replaces functions by programs of this machine.
     #[must_use]
     pub fn with_functions(self, here: Arc<dyn Functions>) -> Self {
         Self { here: Some(here), ..self }
     }
 
-    /// The same, without calls of the queues whose URLs begin with `queues`, and of the bus `bus`: the agent's role may use
-    /// these for its own work, and a step must not forge replies or alerts with it.
+    /// Refuses calls of queues whose URLs begin with `queues`, and of the bus `bus`. The agent's role may use these for
+    /// its own work, but a step must not forge replies or alerts.
     #[must_use]
     pub fn apart_from(self, queues: &str, bus: &str) -> Self {
         let queues = queues.rsplit('/').next().unwrap_or_default().to_owned();
@@ -322,7 +322,7 @@ fn invocation(
     })
 }
 
-/// The call of another action, as its service's protocol has it.
+/// The call of another action, by its service's protocol.
 fn unsigned(service: &Service, action: &str, input: &Value) -> Result<Unsigned, String> {
     let table = input.as_object().ok_or("its input must be a table; resubmit the step with a table")?;
     let post = |headers, body| Unsigned { method: "POST", path: "/".into(), headers, body };
@@ -387,7 +387,7 @@ fn route(
         let value = text(part, &value)?;
         let is_key = part == "Key" && service.protocol == Protocol::S3;
         let mut segments = if is_key { value.split('/').collect() } else { vec![value.as_str()] };
-        // Another path would be called.
+        // It would call another path.
         if value.is_empty() || segments.iter().any(|segment| matches!(*segment, "." | "..")) {
             return Err(format!(
                 "`{part}` is empty, or has a segment `.` or `..`, so another path would be called; correct it in `with`"
@@ -409,7 +409,7 @@ fn query(fields: &Map<String, Value>) -> Result<String, String> {
     let mut query = String::new();
     for (name, value) in fields {
         query.push(if query.is_empty() { '?' } else { '&' });
-        // These APIs call the parameter `groupName` that their reference lists as `GroupName`.
+        // These APIs spell a parameter `groupName` if their reference lists `GroupName`.
         let spelled: String = name.chars().take(1).flat_map(char::to_lowercase).chain(name.chars().skip(1)).collect();
         query.push_str(&format!("{}={}", encoded(&spelled), encoded(&text(name, value)?)));
     }
@@ -589,7 +589,7 @@ impl Said {
         AgentError::Transient { error, said, status: Some(status.as_u16()), retry_after: retry_after(headers) }
     }
 
-    /// A transaction that was cancelled for nothing but conflicts and throttling.
+    /// Whether a transaction was cancelled only for conflicts and throttling.
     fn is_conflict(&self) -> bool {
         const PASSING: [&str; 4] = ["None", "TransactionConflict", "ThrottlingError", "ProvisionedThroughputExceeded"];
         let reasons = self.body.get("CancellationReasons").and_then(Value::as_array);

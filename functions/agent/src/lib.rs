@@ -43,11 +43,11 @@ pub struct Call<'a> {
     pub time_left: Duration,
 }
 
-/// An agent: the calls to one remote service.
+/// An agent: calls to one remote service.
 pub trait Agent: Send + Sync {
     /// Name by which workflows know it.
     fn name(&self) -> &str;
-    /// The remote service of this request, if the agent calls more than one: each has its own breaker.
+    /// The remote service of this request, if the agent calls several, each behind its own breaker.
     fn remote(&self, _: &Request) -> Option<String> {
         None
     }
@@ -57,7 +57,7 @@ pub trait Agent: Send + Sync {
 }
 
 /// Handles one batch of requests concurrently. Replies leave as they come, so that a slow remote service holds up no
-/// other; a record whose reply could not be sent is redelivered.
+/// other. A record is redelivered if its reply was not sent.
 pub async fn handler<M: Messenger>(runtime: &Runtime, messenger: &M, event: SqsEvent) -> Response {
     let mut response = Response::default();
     let mut aside = Vec::new();
@@ -77,7 +77,7 @@ pub async fn handler<M: Messenger>(runtime: &Runtime, messenger: &M, event: SqsE
         if let Some(agent) = runtime.agent_of(&request) {
             work.push(async move {
                 let mut reply = span.around(runtime.perform(agent, &request)).await;
-                // An earlier delivery may have called: the service may refuse now what it did then.
+                // An earlier delivery may have done what the service refuses now.
                 if let Some(Reply { outcome: Outcome::Failed { .. } | Outcome::Deferred { .. }, unsure, .. }) =
                     &mut reply
                 {
@@ -110,7 +110,7 @@ pub async fn handler<M: Messenger>(runtime: &Runtime, messenger: &M, event: SqsE
     response
 }
 
-/// A reply with the record it answers, and how long that was held back on purpose.
+/// A reply, the record it answers, and how long that was deliberately held back.
 type Done = (Option<Reply>, Record, SignedDuration, traces::Span);
 
 async fn reply<M: Messenger>(messenger: &M, ready: Vec<Done>, response: &mut Response) {
@@ -136,7 +136,7 @@ async fn reply<M: Messenger>(messenger: &M, ready: Vec<Done>, response: &mut Res
     }
 }
 
-/// How long the request waited, for the reply: nothing below the lowest limit at which orders are refused.
+/// How long the request waited, for the reply; `None` below the lowest limit at which orders are refused.
 fn queued_ms(waited: SignedDuration) -> Option<u64> {
     u64::try_from(waited.as_millis()).ok().filter(|_| waited >= MIN_LIMIT)
 }

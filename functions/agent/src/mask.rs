@@ -10,7 +10,7 @@ pub(crate) struct Mask(Vec<String>);
 impl Mask {
     pub(crate) fn new(secrets: impl IntoIterator<Item = String>) -> Self {
         let mut secrets: Vec<_> = secrets.into_iter().filter(|secret| !secret.is_empty()).collect();
-        // Longest first: if a shorter one inside it went first, the rest would stay.
+        // Longest first, because masking a shorter one inside would leave the rest.
         secrets.sort_unstable_by_key(|secret| Reverse(secret.len()));
         Self(secrets)
     }

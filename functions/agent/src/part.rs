@@ -8,7 +8,7 @@ pub(crate) enum Fault {
     /// The parser's words.
     #[error("the answer is not JSON: {0}")]
     Syntax(String),
-    /// This key on the path to the part.
+    /// A key on the path is there twice.
     #[error("the answer cannot be stored: key `{0}` occurs twice; send each key once")]
     Twice(String),
 }

@@ -20,7 +20,7 @@ use stepwarden_aws::traces;
 pub const MAX_ANSWER: usize = 1024 * 1024;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Longest idle time of a connection that is reused: less than the shortest usual keep-alive of a server, Node's 5 s. A
-/// function is frozen between invocations and does not notice that its connections are closed; calls over these fail.
+/// function is frozen between invocations and does not notice closed connections, over which calls fail.
 const POOL_IDLE: Duration = Duration::from_secs(4);
 
 /// One remote service.
@@ -39,9 +39,9 @@ pub fn client() -> Client {
     builder().build().expect("the built-in TLS configuration is valid")
 }
 
-/// Shared by all clients. Redirects are not followed: a call with an idempotency key and secrets goes where it was
-/// meant to go, or nowhere. Proxies from the environment are not used: they would resolve names themselves, and so
-/// bypass the check of addresses.
+/// Shared by all clients. Redirects are not followed, because a call with an idempotency key and secrets must go only
+/// where it was meant to go. Proxies from the environment are not used, because they would bypass the check of
+/// addresses.
 pub(crate) fn builder() -> ClientBuilder {
     Client::builder()
         .connect_timeout(CONNECT_TIMEOUT)
@@ -51,7 +51,7 @@ pub(crate) fn builder() -> ClientBuilder {
         .user_agent(concat!("stepwarden/", env!("CARGO_PKG_VERSION")))
 }
 
-/// Adds what every call carries: its idempotency key, its deadline, and its trace.
+/// Adds every call's headers: idempotency key, deadline and trace.
 pub(crate) fn with_headers(asked: RequestBuilder, request: &Request) -> RequestBuilder {
     let asked = asked
         .header("idempotency-key", &request.idempotency_key)
@@ -107,7 +107,7 @@ pub async fn understand(request: &Request, answer: Response) -> Result<Value, Ag
     }
 }
 
-/// Records in the trace who answered, and with which status.
+/// Records in the trace who answered, and the status.
 pub(crate) fn traced(answer: &Response) {
     let url = answer.url();
     traces::set("server.address", url.host_str().unwrap_or_default().to_owned());
@@ -118,7 +118,7 @@ pub(crate) fn traced(answer: &Response) {
 /// Longest text that is kept from an answer that refuses, in bytes.
 const MAX_SAID: usize = 200;
 
-/// The body of an answer that means done. The text of any other answer is stored with the order, so it is masked.
+/// The body of an answer that means done. Any other answer's text is stored with the order, so it is masked.
 pub(crate) async fn read(answer: Response, meaning: Meaning, mask: &Mask) -> Result<Vec<u8>, AgentError> {
     let status = answer.status();
     let retry_after = retry_after(answer.headers());
@@ -159,14 +159,14 @@ pub async fn bytes(mut answer: Response) -> Result<Option<Vec<u8>>, AgentError> 
     Ok(Some(body))
 }
 
-/// That an answer is too long to be read.
+/// An answer is too long to be read.
 #[must_use]
 pub fn too_long() -> AgentError {
     AgentError::Unusable { error: format!("the answer is longer than {MAX_ANSWER} bytes") }
 }
 
-/// What to keep from the body of an answer that means done: what `pointer` names, or null if it is absent. Nothing is
-/// kept of an undo, so its body may be anything.
+/// The part to keep of the body of an answer that means done: what `pointer` names, or null if absent. Of an undo
+/// nothing is kept, so its body may be anything.
 pub(crate) fn output(body: &[u8], pointer: &str, direction: Direction, mask: &Mask) -> Result<Value, AgentError> {
     if direction == Direction::Undo {
         return Ok(Value::Null);
@@ -191,7 +191,7 @@ pub(crate) fn output(body: &[u8], pointer: &str, direction: Direction, mask: &Ma
 }
 
 /// What a body says about a refusal, on one line: its `detail` or `code` (RFC 9457), else its beginning. Masked before
-/// it is cut, and as JSON before it is written: a partial or escaped secret would not be found.
+/// it is cut or, as JSON, written, because a partial or escaped secret would not be found.
 fn said(body: &[u8], mask: &Mask) -> Option<String> {
     let text = match serde_json::from_slice::<Value>(body) {
         Ok(json) => match json.get("detail").or(json.get("code")).and_then(Value::as_str) {
@@ -216,8 +216,8 @@ pub(crate) fn not_called(error: String, is_permanent: bool) -> AgentError {
     AgentError::NotCalled { error, is_permanent }
 }
 
-/// A call without an answer. The error is stored with the order, so it omits the URL: the host is in the workflow file.
-/// It has its causes: if a name cannot be resolved, only the last one says why.
+/// A call without an answer. The error is stored with the order, so it omits the URL; the host is in the workflow file.
+/// It has all causes: only the last says why a name was not resolved.
 pub(crate) fn unanswered(error: reqwest::Error) -> AgentError {
     let is_unsent = error.is_builder();
     let error = Chain(&error.without_url()).to_string();
@@ -243,7 +243,7 @@ fn wait(value: Option<&str>) -> Option<SignedDuration> {
 mod tests {
     use super::*;
 
-    // A refusal's reason is kept whatever its form: a person reads it in the order.
+    // A refusal's reason is kept in any form, for a person to read.
     #[test]
     fn what_a_service_says_of_a_refusal_is_kept() {
         let mask = Mask::new(["s3cr\"et".to_owned()]);
@@ -282,7 +282,7 @@ mod tests {
         assert_eq!(wait(None), None);
     }
 
-    /// A server on loopback that answers every call with 200; its URL, and how many connections it was asked for.
+    /// A server on loopback that answers every call with 200: its URL, and its number of connections.
     async fn server() -> (String, std::sync::Arc<std::sync::atomic::AtomicUsize>) {
         use tokio::io::{AsyncReadExt, AsyncWriteExt};
         let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();

@@ -1,4 +1,4 @@
-//! The agents of one process: which one does a request, behind which breaker, and the attempt's reply.
+//! The agents of one process: chooses agent and breaker for a request, and makes the attempt's reply.
 
 use crate::{Agent, AgentError, Call};
 use lru::LruCache;
@@ -16,13 +16,13 @@ use stepwarden_agent::breaker::{self, Breaker, Turn};
 use stepwarden_agent::message;
 use stepwarden_aws::{metrics, traces};
 
-/// Maximum number of breakers kept for agents that call more than one remote service: those called last.
+/// Maximum number of breakers kept for agents that call several remote services; the latest stay.
 const MAX_REMOTES: NonZeroUsize = NonZeroUsize::new(256).expect("256 is not zero");
 
 /// Settings of the runtime.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
-    /// How far apart two clocks may be: nothing starts within this time before `complete_by`.
+    /// How far apart two clocks may be. Nothing starts within this time before `complete_by`.
     pub skew: SignedDuration,
     /// The circuit breaker before each remote service.
     pub breaker: breaker::Settings,
@@ -101,11 +101,11 @@ impl Runtime {
         millis((self.clock)())
     }
 
-    /// One attempt. `None` is silence: the time ran out, and now only the supervisor acts.
+    /// One attempt. `None`: the time ran out, so no reply; only the supervisor acts now.
     pub async fn perform(&self, guarded: Guarded<'_>, request: &Request) -> Option<Reply> {
         let reply = self.attempt(&guarded, request).await;
         if request.reminder.is_some() {
-            // The order does not wait for it, and no reply to it counts.
+            // The order awaits no reminder, and no reply counts.
             if !matches!(reply, Some(Reply { outcome: Outcome::Done { .. } | Outcome::Garbled { .. }, .. })) {
                 metrics::REMINDERS_FAILED.add(&request.agent);
                 tracing::warn!(agent = request.agent, "a reminder was not sent");
@@ -116,7 +116,7 @@ impl Runtime {
             Some(Outcome::Done { .. }) => tracing::debug!("did a step"),
             Some(Outcome::Accepted { .. }) => tracing::debug!("the service accepted a step"),
             Some(Outcome::NotYet { .. }) => tracing::debug!("looked: not done yet"),
-            // The reason is in the order's history: the words of a remote service may quote what it was sent.
+            // The reason is only in the order's history, because a remote service may quote what it was sent.
             Some(Outcome::Garbled { .. } | Outcome::Failed { .. }) => {
                 tracing::info!(agent = request.agent, "a step failed permanently")
             }
@@ -171,7 +171,7 @@ impl Runtime {
     }
 }
 
-/// The span of a call; one that is dropped before its answer ran out of time.
+/// The span of a call. If it is dropped without an answer, time ran out.
 struct Calling(Option<traces::Span>);
 
 impl Calling {

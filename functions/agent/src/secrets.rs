@@ -1,4 +1,4 @@
-//! Secrets that workflow files name. None of them is in a file of the project, a message, a record or a log.
+//! Secrets that workflow files name. They are never in a file of the project, a message, a record or a log.
 
 use aws_sdk_secretsmanager::Client;
 use shared::workflow::Workflow;
@@ -9,9 +9,9 @@ use tokio::sync::Mutex;
 
 /// Longest time until a changed secret is used.
 const KEPT_FOR: Duration = Duration::from_secs(300);
-/// Shortest time until a missing name, or a secret that could not be read, is tried again.
+/// Shortest time until a missing name, or a failed read, is tried again.
 const MISSED_FOR: Duration = Duration::from_secs(10);
-/// Longest wait for Secrets Manager: calls of the whole process wait behind it.
+/// Longest wait for Secrets Manager, which holds up the whole process's calls.
 const READ_WITHIN: Duration = Duration::from_secs(3);
 
 /// Where secrets are.
@@ -53,7 +53,7 @@ pub fn variable(name: &str) -> String {
 }
 
 impl Secrets {
-    /// In the secret whose name or ARN is `id`. It is first read when it is needed.
+    /// Secrets in the one whose name or ARN is `id`, first read when needed.
     #[must_use]
     pub fn manager(client: Client, id: String) -> Self {
         Self::Manager(Box::new(Manager { client, id, known: Mutex::default() }))
@@ -136,7 +136,7 @@ impl Manager {
         let now = Instant::now();
         if !known.is_fresh(name, now) {
             let why = format!("reading {} from Secrets Manager took longer than {} s", self.id, READ_WITHIN.as_secs());
-            // Before the wait: a caller that gives up waiting has tried as well.
+            // Set before the wait: a caller that gives up has tried as well.
             known.failed = Some((now, why));
             match tokio::time::timeout(READ_WITHIN, self.fetch()).await {
                 Ok(Ok(all)) => *known = Known { read: Some((now, all)), failed: None },
@@ -168,7 +168,7 @@ mod tests {
     use aws_sdk_secretsmanager::Config;
     use aws_sdk_secretsmanager::config::{BehaviorVersion, Region};
 
-    // A failed try is not repeated at once, and what was read before it remains valid.
+    // A failed try is not repeated at once, and earlier values remain valid.
     #[test]
     fn what_is_known_is_used_for_a_while() {
         let start = Instant::now();

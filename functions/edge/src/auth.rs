@@ -15,7 +15,7 @@ pub const TENANT_CLAIM: &str = "tenant";
 pub struct Scopes {
     /// `ORDER_SCOPE`: to submit and to look up orders.
     pub orders: String,
-    /// `OPERATOR_SCOPE`: for the operator's routes, and for orders of every tenant.
+    /// `OPERATOR_SCOPE`: for the operator's routes and all tenants' orders.
     pub operator: String,
     /// `WORKFLOW_SCOPE`: to put, activate, roll back and retire workflows.
     pub workflows: String,
@@ -79,7 +79,7 @@ impl Scopes {
     }
 }
 
-/// Refuses a token without `scope`. A call without a token passes: IAM decides for the route, or it is open.
+/// Refuses a token without `scope`. A call without a token passes: IAM decides, or the route is open.
 ///
 /// # Errors
 /// `forbidden`.
@@ -90,8 +90,8 @@ pub fn check(event: &ApiGatewayV2httpRequest, scope: &str) -> Result<(), Problem
     Err(problem::forbidden(None, format!("the token lacks the scope `{scope}`, which this route requires")))
 }
 
-/// Whether the call came with a token that has `scope`: as a word of the claim `scope`, or of `scp`, as some issuers
-/// call it. A claim that was a list reads `[a b]`.
+/// Whether the call came with a token that has `scope`, as a word of the claim `scope` or, with some issuers, `scp`. A
+/// list in a claim reads `[a b]`.
 #[must_use]
 pub fn has_scope(event: &ApiGatewayV2httpRequest, scope: &str) -> bool {
     let claims = ["scope", "scp"].into_iter().filter_map(|name| claim(event, name));
@@ -102,8 +102,8 @@ pub fn has_scope(event: &ApiGatewayV2httpRequest, scope: &str) -> bool {
 /// Without a token, [`DEFAULT_TENANT`].
 ///
 /// # Errors
-/// `forbidden` if the token lacks the claim or has it empty, because its orders would mix with those of others, or if
-/// the claim is longer than [`MAX_TENANT`].
+/// `forbidden` if the claim is missing or empty, because its orders would mix with those of others, or longer than
+/// [`MAX_TENANT`].
 pub fn tenant<'a>(event: &'a ApiGatewayV2httpRequest, name: &str) -> Result<&'a str, Problem> {
     if !has_token(event) {
         return Ok(DEFAULT_TENANT);

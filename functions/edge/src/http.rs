@@ -17,7 +17,7 @@ pub fn body(event: &ApiGatewayV2httpRequest) -> Result<Vec<u8>, Problem> {
     if !event.is_base64_encoded {
         return Ok(text.as_bytes().to_vec());
     }
-    // Decoding through the event's own type keeps one decoder in the program.
+    // The event's own type decodes, so that the program has one decoder.
     serde_json::from_value::<aws_lambda_events::encodings::Base64Data>(Value::String(text.to_owned()))
         .map(|data| data.0)
         .map_err(|_| problem::invalid_json(None, "the body is declared as base64 but is not"))
@@ -90,9 +90,9 @@ pub fn caller(event: &ApiGatewayV2httpRequest) -> Option<&str> {
 /// Longest name of a person, in bytes.
 const MAX_PERSON: usize = 300;
 
-/// The person who calls, as far as an authority vouches for it: the subject of the token, or the identity that signed. A
-/// session of a role is the role, because who assumes it chooses the session's name; only IAM Identity Center writes its
-/// user's name there. `None`: nobody vouches for anyone.
+/// The person who calls, if an authority vouches for it: the token's subject, or the identity that signed. A role's
+/// session counts as the role, because whoever assumes it chooses the session's name; only IAM Identity Center writes
+/// its user's name there. `None`: no authority.
 ///
 /// # Errors
 /// `forbidden` for a name that is too long to be kept whole.
@@ -104,7 +104,7 @@ pub fn person(event: &ApiGatewayV2httpRequest) -> Result<Option<String>, Problem
         let (role, _) = session.split_once('/')?;
         let is_user = role.starts_with("AWSReservedSSO_");
         let user = session.split_once('/').filter(|_| is_user).map(|(_, user)| user);
-        // One user may have several roles there.
+        // One such user may have several roles.
         Some(user.map_or_else(|| format!("{before}:assumed-role/{role}"), |user| format!("{before}:sso-user/{user}")))
     });
     match person {
@@ -129,7 +129,7 @@ pub fn traceparent(event: &ApiGatewayV2httpRequest) -> Option<String> {
     header(event, "traceparent").and_then(shared::trace::traceparent)
 }
 
-/// Whether `If-None-Match` names the version that `etag` stands for.
+/// Whether `If-None-Match` names `etag`.
 #[must_use]
 pub fn is_known(event: &ApiGatewayV2httpRequest, etag: &str) -> bool {
     let tags = header(event, "if-none-match").unwrap_or_default().split(',').map(str::trim);

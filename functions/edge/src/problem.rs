@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use shared::history::shorten;
 
-/// Longest detail, in bytes: it may quote what was sent, but not all of it.
+/// Longest detail, in bytes, so that it does not quote all that was sent.
 const MAX_DETAIL: usize = 1000;
 /// Longest name of a field, in bytes.
 const MAX_FIELD: usize = 200;
@@ -31,7 +31,7 @@ pub struct Problem {
     /// When to try again, in seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry_after_s: Option<u32>,
-    /// The methods that the route takes, for the header.
+    /// The route's methods, for the header.
     #[serde(skip)]
     pub allow: Option<&'static str>,
 }

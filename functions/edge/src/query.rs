@@ -1,5 +1,5 @@
-//! The query string of an API Gateway event. Every name must be one that the route knows, so that a typing error is not
-//! taken for "everything".
+//! The query string of an API Gateway event. The route must know every name, so that a typing error does not mean
+//! "everything".
 
 use crate::problem::{Problem, invalid_field};
 use aws_lambda_events::event::apigw::ApiGatewayV2httpRequest;
@@ -36,7 +36,7 @@ pub fn number(name: &'static str, text: &str, least: usize, most: usize) -> Resu
     number.ok_or_else(|| invalid_field(name, format!("must be a whole number from {least} to {most}")))
 }
 
-/// A percent-encoded text as it was.
+/// A percent-encoded text, decoded.
 ///
 /// # Errors
 /// It is not percent-encoded, or not UTF-8.

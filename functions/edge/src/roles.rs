@@ -1,5 +1,5 @@
-//! The tenants of callers that sign: by the name of their role, which only the account's administrators give. The name
-//! of a session does not count, because the caller chooses it.
+//! The tenants of callers that sign, by the name of their role, which only administrators of the account give. The
+//! session's name does not count, because callers choose it.
 
 use crate::problem::{self, Problem};
 use aws_lambda_events::event::apigw::ApiGatewayV2httpRequest;
@@ -10,17 +10,17 @@ use std::str::FromStr;
 
 /// Longest tenant, in characters: every message and every record of an order contains it.
 pub const MAX_TENANT: usize = 200;
-/// In place of a tenant: a role that looks up the orders of all tenants, and submits none.
+/// Instead of a tenant: the role may look up all tenants' orders, but submit none.
 const ALL: &str = "*";
 
-/// `ROLE_TENANTS`: names of roles with their tenants. Without any, all callers that sign have the tenant `default`.
+/// `ROLE_TENANTS`: roles with their tenants. If empty, all callers that sign have the tenant `default`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RoleTenants(BTreeMap<String, String>);
 
 impl FromStr for RoleTenants {
     type Err = String;
 
-    /// Reads a JSON object such as `{"shop-acme": "acme", "shop-operator": "*"}`; an empty text is an empty one.
+    /// Reads a JSON object such as `{"shop-acme": "acme", "shop-operator": "*"}`; an empty text means `{}`.
     fn from_str(text: &str) -> Result<Self, String> {
         if text.trim().is_empty() {
             return Ok(Self::default());
@@ -53,7 +53,7 @@ impl RoleTenants {
     /// Whose orders the caller of `event`, which has no token, may see.
     ///
     /// # Errors
-    /// `forbidden`: it signed, and its role has no tenant here.
+    /// `forbidden` if it signed and its role has no tenant.
     pub fn seen(&self, event: &ApiGatewayV2httpRequest) -> Result<Seen<'_>, Problem> {
         let context = &event.request_context;
         let Some(iam) = context.authorizer.as_ref().and_then(|authorizer| authorizer.iam.as_ref()) else {
@@ -80,7 +80,7 @@ impl RoleTenants {
     /// The tenant whose orders the caller of `event`, which has no token, submits.
     ///
     /// # Errors
-    /// As [`seen`](Self::seen); and `forbidden` for a role that has no tenant of its own.
+    /// As [`seen`](Self::seen); and `forbidden` for a role with `*`.
     pub fn submits(&self, event: &ApiGatewayV2httpRequest) -> Result<&str, Problem> {
         match self.seen(event)? {
             Seen::Of(tenant) => Ok(tenant),

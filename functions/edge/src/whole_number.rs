@@ -1,11 +1,11 @@
-//! Whole numbers in JSON, where 2 and 2.0 are the same number: some languages write one for the other.
+//! Whole numbers in JSON, where 2 and 2.0 are the same, because some languages write either.
 
 use serde::de::{Deserialize, Deserializer, Error, Visitor};
 use serde_json::Value;
 use std::fmt;
 use std::marker::PhantomData;
 
-/// Beyond this, a floating-point number may stand for more than one whole number: 2^53.
+/// 2^53; beyond it, one floating-point number may mean several whole numbers.
 const EXACT: f64 = 9_007_199_254_740_992.0;
 
 struct Whole<T>(T);

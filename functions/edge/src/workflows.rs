@@ -22,9 +22,9 @@ pub const INPUT_CHECKS: [&str; 1] = ["order"];
 /// Longest file, in bytes.
 const MAX_FILE: u64 = 1024 * 1024;
 
-/// The name that a submission without one means: the deployment's only one; or else, of its names and those that were ever
-/// registered, the only one, or `order`. Whether the name is active makes no difference: an order must not go where a retired
-/// workflow's orders were never meant to go.
+/// The name for a submission without one: the deployment's only name; or else, of its names and those ever registered,
+/// the only one, or `order`. It need not be active, because an order must not go elsewhere when its usual workflow is
+/// retired.
 #[must_use]
 pub fn default_name<'a>(deployed: &'a Workflows, pointers: &'a Pointers) -> Option<&'a str> {
     let only = |names: &BTreeSet<&'a str>| names.first().copied().filter(|_| names.len() == 1);
@@ -44,13 +44,13 @@ pub fn built_in(agents: &[&str], settings: &Settings) -> Result<Workflows, Error
     read(BUILT_IN.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())), agents, settings)
 }
 
-/// The workflows built into this program that a deployment with `agents` accepts orders for. The example's agents may be left out,
-/// and its workflows go with them.
+/// The built-in workflows that a deployment with `agents` accepts orders for. Without the example's agents, its
+/// workflows are left out.
 ///
 /// # Errors
 /// The first file that is wrong, with its line and what to write instead.
 pub fn deployed(agents: &[&str], settings: &Settings) -> Result<Workflows, Error> {
-    /// Those of template.yaml with `Sample=true`.
+    /// As in template.yaml with `Sample=true`.
     const EXAMPLE: [&str; 4] = ["inventory", "fraud", "payment", "shipping"];
     let known: Vec<&str> = agents.iter().chain(&EXAMPLE).copied().collect();
     let mut workflows = built_in(&known, settings)?;
@@ -97,7 +97,7 @@ pub fn in_folder(folder: &Path, agents: &[&str], settings: &Settings) -> Result<
     let mut texts = Vec::new();
     for path in files {
         let found = std::fs::metadata(&path).map_err(|e| unreadable(&path, e))?;
-        // A pipe would be waited for, and a device may have no end.
+        // Reading a pipe would wait, and a device may have no end.
         if !found.is_file() || found.len() > MAX_FILE {
             let why = format!("a workflow is a file of at most {MAX_FILE} bytes");
             return Err(unreadable(&path, std::io::Error::other(why)));
@@ -116,10 +116,10 @@ pub fn can_start(workflows: &Workflows, skew: SignedDuration) -> Result<(), TooS
     workflows.values().try_for_each(|workflow| workflow.can_start(skew))
 }
 
-/// Checks the orders that those of workflow `name` start, and those that these start. `path` leads to it.
+/// Checks the children of orders of workflow `name`, and their children. `path` leads to it.
 ///
 /// # Errors
-/// The name of the workflow that the first one of `path` must not start, or not by this way, and why.
+/// The name of the workflow that the first of `path` must not start, at least not this way, and why.
 fn check_children<'a>(workflows: &'a Workflows, path: &mut Vec<&'a str>, name: &str) -> Result<(), (String, String)> {
     let Some(workflow) = workflows.get(name) else { return Ok(()) };
     for call in workflow.calls() {
@@ -181,17 +181,17 @@ fn read(
     Ok(workflows)
 }
 
-/// The error at the line of the file that names the workflow which is started.
+/// The error at the line that names the started workflow.
 fn at_its_step(file: &str, text: &str, (started, message): (String, String)) -> Error {
     let is_it = |line: &str| line.trim_start().starts_with("workflow") && line.contains(&format!("\"{started}\""));
     let line = text.lines().position(is_it).map_or(1, |line| line + 1);
     Error { file: file.to_owned(), line, message }
 }
 
-/// The workflow in a file, and those in the files beside it whose orders its own start. `read` reads a file.
+/// The workflow in a file, and those of its children, in files beside it. `read` reads a file.
 ///
 /// # Errors
-/// That of `read`; or a workflow that is started and is not there, or must not be started.
+/// That of `read`; or a child's workflow is missing or must not be started.
 pub fn family(path: &Path, read: impl Fn(&Path) -> Result<Workflow, Error>) -> Result<(Workflow, Workflows), Error> {
     let own = read(path)?;
     let mut open: Vec<String> = own.children().into_iter().map(str::to_owned).collect();
@@ -243,7 +243,7 @@ mod tests {
         assert_eq!(order.steps[2].after.iter().map(|after| after.step).collect::<Vec<_>>(), [0, 1]);
     }
 
-    // Without the example's agents its workflow is left out; any other agent that is missing stops the start, as it always did.
+    // Without the example's agents its workflow is left out; any other missing agent still stops the start.
     #[test]
     fn a_deployment_without_the_example_accepts_no_orders_for_it() {
         assert!(deployed(&AGENTS, &Settings::default()).unwrap().contains_key("order"));
@@ -252,8 +252,8 @@ mod tests {
         assert!(built_in(&["http"], &Settings::default()).is_err());
     }
 
-    // An agent starts nothing within the skew of CompleteBy, by a clock that may be ahead by the skew. Such a file
-    // would run on a laptop, which has one clock, and never on AWS.
+    // An agent starts nothing within the skew of CompleteBy, and its clock may also be ahead by the skew. Such a file
+    // would run on a laptop, with one clock, but never on AWS.
     #[test]
     fn a_timeout_within_twice_the_skew_is_refused() {
         let skew = SignedDuration::from_secs(1);
@@ -273,8 +273,8 @@ mod tests {
         assert_eq!(can_start(&built_in(&AGENTS, &Settings::default()).unwrap(), shared::workflow::USUAL_SKEW), Ok(()));
     }
 
-    // A newcomer's only workflow needs no name; of several the usual one is taken, and no other is guessed. What is registered
-    // beside the deployment's only workflow takes nothing away from it.
+    // A newcomer's only workflow needs no name. Of several, only the usual one is taken. The deployment's only workflow
+    // stays the default whatever is registered.
     #[test]
     fn the_only_workflow_is_the_default() {
         let order = &built_in(&AGENTS, &Settings::default()).unwrap()["order"];
@@ -298,7 +298,7 @@ mod tests {
         }
     }
 
-    // What the files start is among them, and it ends.
+    // Files start only each other, not in circles.
     #[test]
     fn orders_that_start_each_other_for_ever_are_refused() {
         let start = |name: &str, other: &str| {

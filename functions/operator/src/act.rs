@@ -16,9 +16,9 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use stepwarden_aws::telemetry::Chain;
 
-/// Longest name and reason, in bytes: together they fit an entry of the history.
+/// Longest name, in bytes. With the reason it fits a history entry.
 pub const MAX_BY: usize = 100;
-/// Longest name of a token or an identity that is kept whole, in bytes: an ARN of a role with its session.
+/// Longest name from a token or an identity that is kept whole, in bytes; fits a role's ARN with session.
 const MAX_CALLER: usize = 180;
 /// Longest reason, in bytes.
 pub const MAX_REASON: usize = 180;
@@ -119,7 +119,7 @@ fn numbered(items: &BTreeMap<String, Value>) -> Result<BTreeMap<usize, Value>, P
     }
 }
 
-/// Who and why, checked: who calls, if that is known, takes precedence over the body's name.
+/// Who and why, checked. A known caller takes precedence over the body's name.
 ///
 /// # Errors
 /// A field that is missing or too long.

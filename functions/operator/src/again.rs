@@ -1,4 +1,4 @@
-//! One order is run again from an earlier step, or a dry run says what that would mean.
+//! Runs an order again from an earlier step, or says in a dry run what that would mean.
 
 use crate::Operator;
 use crate::act::{self, MAX_BY, MAX_REASON, unavailable};
@@ -17,7 +17,7 @@ use shared::workflow::MAX_STEPS;
 use shared::workflow::file::MAX_NAME;
 use std::borrow::Cow;
 
-/// The act's name, as in its route. It is not in [`act::NAMES`]: those need nothing but the order.
+/// The act's name, as in its route. Not in [`act::NAMES`], which need only the order.
 pub const NAME: &str = "run-again";
 
 /// From which steps an order is run again.

@@ -1,4 +1,4 @@
-//! Calls of services for which the product has no client: signed, over the HTTP client of the others.
+//! Signed calls of services without an SDK client here, over the others' HTTP client.
 
 use aws_credential_types::provider::ProvideCredentials;
 use aws_sigv4::http_request::{SignableBody, SignableRequest, SigningSettings, sign};
@@ -21,7 +21,7 @@ pub(crate) fn domain(region: &str) -> &'static str {
     }
 }
 
-/// Where `service` answers in `region`: at the endpoint that stands for AWS, if there is one.
+/// The address of `service` in `region`, or of the configured endpoint, if any.
 pub(crate) fn endpoint(clients: &Clients, service: &str, region: &str) -> String {
     let configured = clients.sdk.endpoint_url().map(|url| url.trim_end_matches('/').to_owned());
     configured.unwrap_or_else(|| format!("https://{service}.{region}.{}", domain(region)))

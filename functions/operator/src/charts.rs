@@ -1,4 +1,4 @@
-//! What the console charts: the last hour, from this process on a laptop and from CloudWatch in a deployment.
+//! The console's charts: the last hour, on a laptop from this process, in a deployment from CloudWatch.
 
 #[cfg(feature = "deployment")]
 pub mod cloudwatch;
@@ -10,13 +10,13 @@ use serde::{Deserialize, Serialize};
 use shared::time::Timestamp;
 use stepwarden_aws::metrics::{CHARTED, Line, MINUTES, last_hour, minute};
 
-/// Most agents of one chart: those with the most of what it counts.
+/// Most agents of one chart: those with the highest counts.
 const MAX_AGENTS: usize = 10;
 
 /// Where the charts come from.
 #[derive(Debug)]
 pub enum Source {
-    /// What this process counted: on a laptop all functions are in one.
+    /// What this process counted: on a laptop it has all functions.
     Process,
     /// The metrics that all instances of the stack's functions report.
     #[cfg(feature = "deployment")]
@@ -58,7 +58,7 @@ impl Operator {
     }
 }
 
-/// The lines in the order of the charts, without agents that have less than [`MAX_AGENTS`] others, and how many those are.
+/// The lines in the sequence of charts, with only the [`MAX_AGENTS`] highest agents each, and how many are left out.
 fn highest(lines: Vec<Line>) -> (Vec<Line>, usize) {
     let count = lines.len();
     let mut kept = Vec::new();

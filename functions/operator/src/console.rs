@@ -1,7 +1,7 @@
 //! The console: one page for operators, as files in this program.
 //!
-//! The files contain no data, so anybody may read them; the page gets everything it shows from the API, with the
-//! operator's token. It runs no script and no style but these files, and calls no server but this API.
+//! The files contain no data, so anybody may read them. The page gets everything it shows from the API, with the
+//! operator's token. It uses only these scripts and styles, and calls only this API.
 
 use aws_lambda_events::event::apigw::ApiGatewayV2httpResponse;
 use edge::http::answer;
@@ -54,7 +54,7 @@ pub fn file(name: Option<&str>) -> Option<ApiGatewayV2httpResponse> {
         ("content-security-policy", POLICY),
         ("referrer-policy", "no-referrer"),
         ("x-content-type-options", "nosniff"),
-        // Requested again each time, and answered with 304: files of two versions never meet.
+        // Revalidated each time, usually with 304, so that files of two versions never mix.
         ("cache-control", "no-cache"),
     ];
     Some(answer(200, file.media_type, Some(file.text.to_owned()), &headers))

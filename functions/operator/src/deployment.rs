@@ -1,12 +1,13 @@
 //! Workflow files that a stack brings: the answer to CloudFormation's custom resource.
 //!
-//! A file is put and activated if its definition differs from the one that the last deployment brought under its name. So a rollback
-//! by an operator lasts until the file changes, and a repeated request changes nothing. Nothing is ever removed.
+//! A file is stored and activated if its definition differs from the one that the last deployment brought under its
+//! name. So an operator's rollback lasts until the file changes, and a repeated request changes nothing. Nothing is
+//! ever removed.
 //!
-//! The files come as the version of a Lambda layer: `sam deploy` packages a folder for it, and its ARN changes with its content, so
-//! CloudFormation asks for an update when a file has changed. Lambda numbers the versions of a layer and uses no number again. So an
-//! update to a lower number is a rollback, and what a name stood for before the deployment that failed is restored; an old file
-//! that is deployed again has a higher number.
+//! The files come as a version of a Lambda layer. `sam deploy` packages a folder for it, and its ARN changes with its
+//! content, so CloudFormation asks for an update when a file has changed. Lambda never reuses a layer's version
+//! numbers. So an update to a lower number is a rollback, which restores what each name meant before the failed
+//! deployment. An old file that is deployed again has a higher number.
 
 #[cfg(feature = "deployment")]
 pub mod layer;
@@ -24,17 +25,17 @@ use shared::workflow::{Hash, Workflow};
 use std::collections::BTreeMap;
 use stepwarden_aws::registry::{Brought, Origin, Replaced, Undo};
 
-/// Attempts at an activation that somebody else's change of the same name precedes.
+/// Attempts at an activation that other changes of the same name keep preceding.
 const ATTEMPTS: usize = 5;
-/// A request is not repeated later than this: twice the time that CloudFormation waits for its answer. In this time, one with an older
-/// layer than the last one is a repeat; after it, someone began to count anew.
+/// Requests are repeated for at most this long: twice the time that CloudFormation waits for an answer. Until then, an
+/// older layer than the last one means a repeat; later, that the layer's numbers began anew.
 const REPEATS: SignedDuration = SignedDuration::from_mins(10);
 /// AWS CloudFormation, "Custom resource request and response reference": longest response, in bytes.
 const MAX_ANSWER: usize = 4096;
 /// AWS CloudFormation, "Understand CloudFormation quotas": longest value of an output, in bytes.
 const MAX_OUTPUT: usize = 1024;
 
-/// CloudFormation's request. What else it has is of no use here.
+/// CloudFormation's request; other fields are ignored.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct Request {
@@ -49,7 +50,7 @@ pub struct Request {
     pub request_id: String,
     /// The resource's name in the template.
     pub logical_resource_id: String,
-    /// What was answered to `Create`.
+    /// As answered to `Create`.
     #[serde(default)]
     pub physical_resource_id: Option<String>,
     /// What the template says.
@@ -77,7 +78,7 @@ pub struct Answer {
     /// Why it failed.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,
-    /// The same for every request of one resource: with another one, CloudFormation would ask to delete the old one.
+    /// The same for every request of one resource. If it changed, CloudFormation would ask to delete the old one.
     pub physical_resource_id: String,
     /// As in the request.
     pub stack_id: String,
@@ -93,7 +94,7 @@ pub struct Answer {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct Data {
-    /// What became of each file, and what it replaced, a sentence each.
+    /// A sentence per file: what became of it, and what it replaced.
     pub changes: String,
 }
 
@@ -105,14 +106,14 @@ impl Request {
         parts.nth(1).unwrap_or(&self.stack_id)
     }
 
-    /// The version of the layer that an update goes back from, because CloudFormation takes a deployment back.
+    /// If CloudFormation rolls a deployment back: the version of the layer that it goes back from.
     #[must_use]
     pub fn taken_back(&self) -> Option<&str> {
         let old = self.old_resource_properties.as_ref()?.layer.as_str();
         is_newer(old, &self.resource_properties.layer).then_some(old)
     }
 
-    /// The answer to it, which is short enough.
+    /// The answer, cut to the limit.
     #[must_use]
     pub fn answer(&self, result: Result<Vec<String>, String>) -> Answer {
         let own = || format!("{}/{}", self.stack(), self.logical_resource_id);
@@ -153,7 +154,7 @@ pub struct Deployment<'a> {
     pub stack: &'a str,
     /// Whether it makes the stack.
     pub creates: bool,
-    /// ARN of the version of the layer with its files; of a rollback, the version that it goes back from.
+    /// ARN of the layer version with its files; for a rollback, the version that it goes back from.
     pub layer: &'a str,
     /// Whether it is a rollback.
     pub is_back: bool,
@@ -168,15 +169,15 @@ fn is_newer(one: &str, other: &str) -> bool {
 }
 
 impl Operator {
-    /// Puts and activates each file that is another definition than the last deployment brought; what became of each.
+    /// Stores and activates each file whose definition the last deployment did not bring; what became of each.
     ///
     /// # Errors
-    /// What is wrong with the files, each with its line; then nothing was done. Or the store's: then some may be active, and the
+    /// Faults of the files, each with its line; then nothing was done. Or the store's; then some may be active, and the
     /// next deployment continues.
     pub async fn deploy(&self, files: &[File], deployment: Deployment<'_>) -> Result<Vec<String>, String> {
         let workflows = match self.all(files) {
             Ok(workflows) => workflows,
-            // The files were good once, and what goes back must not fail.
+            // The files were good once, and a rollback must not fail.
             Err(why) if deployment.is_back => return Ok(vec![why]),
             Err(why) => return Err(why),
         };
@@ -184,7 +185,7 @@ impl Operator {
         for (file, workflow) in files.iter().zip(&workflows) {
             let done = self.bring(file, workflow, deployment).await;
             let told = done.map_err(|problem| format!("{}: {}", file.name, problem.detail))?;
-            // Of a rollback everything was told by `take_back`, unless it is to files that were not there before.
+            // `take_back` has reported a rollback, unless it leads to files that were not there before.
             if !deployment.is_back || !told.starts_with(&format!("{}: unchanged", workflow.name)) {
                 changes.push(told);
             }
@@ -192,13 +193,14 @@ impl Operator {
         Ok(changes)
     }
 
-    /// Makes each name what it was before a deployment of `files`, which failed; what became of each. What was changed since stays.
+    /// Restores each name's meaning before a failed deployment of `files`; returns what became of each. Later changes
+    /// stay.
     ///
     /// # Errors
-    /// The store's: some may be restored. The same again continues.
+    /// The store's; some names may be restored. A repeat continues.
     pub async fn take_back(&self, files: &[File], deployment: Deployment<'_>) -> Result<Vec<String>, String> {
         let mut changes = Vec::new();
-        // A file without a name is one that was not deployed.
+        // A file without a name was not deployed.
         for (file, name) in files.iter().filter_map(|file| Some((file, name_of(&file.toml)?))) {
             let done = self.restore(&name, deployment).await;
             changes.extend(done.map_err(|problem| format!("{}: {}", file.name, problem.detail))?);
@@ -258,7 +260,7 @@ impl Operator {
             let row = self.found(name).await?;
             match self.changed(name, &change, None, (by.clone(), reason.clone()), Some(brought.clone())).await {
                 Ok(_) => break row,
-                // The deployment is the newest wish, whoever was faster.
+                // The deployment prevails, whoever was faster.
                 Err(problem) if problem.code == "workflow_moved" && attempt < ATTEMPTS => attempt += 1,
                 Err(problem) => return Err(problem),
             }
@@ -277,7 +279,7 @@ impl Operator {
         Ok(told)
     }
 
-    /// Makes `name` what it was before this deployment; `None` if the deployment did nothing to it.
+    /// Restores `name` as before this deployment; `None` if the deployment did not change it.
     async fn restore(&self, name: &str, deployment: Deployment<'_>) -> Result<Option<String>, Problem> {
         let store = &self.engine.store;
         let Some(Brought { hash: Some(hash), stack, layer, undo: Some(undo), since: _ }) =
@@ -315,7 +317,7 @@ impl Operator {
                 return Ok(Some(told));
             }
         }
-        // Whoever has changed it since knew what it was.
+        // Whoever changed it later knew its meaning.
         keep().await?;
         let row = self.found(name).await?;
         Ok(Some(format!("{name}: not restored, because {} has changed it since", row.as_ref().map_or("somebody", by))))
@@ -338,7 +340,7 @@ fn short(hash: &Hash) -> String {
     hash.0.chars().take(12).collect()
 }
 
-/// Who made the name what it is.
+/// Who set the name's meaning.
 fn by(row: &Row) -> &str {
     match (&row.source, &row.last_change) {
         (Source::Operator, Some(change)) => &change.by,

@@ -1,5 +1,5 @@
-//! Everything about one order, for a person who decides about it; also another tenant's, because operators look after
-//! all of them. Its route is not below `/orders`, because a policy for applications allows `GET /orders/*`.
+//! Everything about one order of any tenant, for an operator who decides about it. Its route is not below `/orders`,
+//! because a policy for applications allows `GET /orders/*`.
 
 use crate::{Operator, act};
 use edge::problem::{self, Problem};

@@ -1,9 +1,8 @@
-//! Erasing what an order says about people, with the orders that it started.
+//! Erases an order's personal data, with its children's.
 //!
-//! Each order is one write. The order at the top comes first, so that no undo can need what is gone below it, and it
-//! says that it is erased only once nothing is left. The list of those below it holds only while the order at the top
-//! is as it was before: until its first write, it could be run again and start others. A request that got no answer can
-//! be repeated, and continues there.
+//! Each order is one write. The order at the top comes first, so that no undo can need erased data below it, and it
+//! says that it is erased only once nothing is left. The list of its descendants is valid only if the order at the top
+//! has not changed, because until its first write it could be run again and start others. A repeated request continues.
 
 use crate::Operator;
 use crate::act::{self, Why, unavailable};
@@ -19,9 +18,9 @@ use shared::time::Timestamp;
 use std::time::{Duration, Instant};
 use stepwarden_aws::erase::Kept;
 
-/// How long one request works at the orders that an order started.
+/// How long one request works on an order's children.
 pub const MAX_TIME: Duration = Duration::from_secs(20);
-/// How often a record is read again that another writer has changed.
+/// How often to read a record again that another writer changed.
 const ROUNDS: usize = 10;
 
 /// An order without personal data. A repeated request gets the same answer.
@@ -88,7 +87,7 @@ impl Operator {
         Err(contended(&id))
     }
 
-    /// The orders that the order called `id` started, those that these started, and so on.
+    /// The children of the order called `id`, their children, and so on.
     async fn below(&self, id: &Id, started: Instant) -> Result<Vec<Kept>, Problem> {
         let store = &self.engine.store;
         let mut found = store.kept_children(id).await.map_err(|e| unavailable(&e))?;
@@ -102,7 +101,8 @@ impl Operator {
         Ok(found)
     }
 
-    /// A part of the order at the top, whose record is `task` unless it has expired; false if it has changed since it was read.
+    /// Erases a part of the order at the top. `task`: its record, unless expired. False if it has changed since it was
+    /// read.
     async fn erase_top(
         &self,
         task: Option<&Task>,
@@ -112,7 +112,7 @@ impl Operator {
     ) -> Result<bool, Problem> {
         match (task, kept) {
             (Some(task), _) => self.erase_record(task, kept, part, wish).await,
-            // Nothing opens an order again whose record has expired, so it needs no first part.
+            // An order with an expired record is never opened again, so it needs no first part.
             (None, Some(kept)) if part != Part::First => self.erase_kept(kept, wish).await.map(|()| true),
             (None, _) => Ok(true),
         }
@@ -129,7 +129,7 @@ impl Operator {
         Err(contended(&kept.id))
     }
 
-    /// False if the record has changed since it was read.
+    /// False if the record has changed meanwhile.
     async fn erase_record(&self, task: &Task, kept: Option<&Kept>, part: Part, wish: &Wish) -> Result<bool, Problem> {
         let next = self.engine.erased(task, part, &wish.by, &wish.reason);
         let next = next.map_err(|why| problem::not_allowed(None, why.to_string()))?;
@@ -145,7 +145,7 @@ impl Operator {
     }
 }
 
-/// What is known of an order that is erased with all that it started.
+/// The answer for an order that is erased with its children.
 fn done(id: &Id, task: Option<&Task>, kept: Option<&Kept>) -> Option<Erased> {
     let (erased_at, detail) = match task {
         Some(task) => {

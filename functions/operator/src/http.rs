@@ -66,7 +66,7 @@ async fn answered(operator: &Operator, event: ApiGatewayV2httpRequest) -> ApiGat
     traced(answer, traceparent(&event))
 }
 
-/// The span of a request that changes something. The console polls every few seconds, and its spans would hide others.
+/// A span only for requests that change something, because spans of the console's polls would hide others.
 fn span(event: &ApiGatewayV2httpRequest) -> Span {
     let route = match parts(event).as_slice() {
         _ if event.request_context.http.method != "POST" => return Span::none(),
@@ -107,7 +107,7 @@ fn parts(event: &ApiGatewayV2httpRequest) -> Vec<&str> {
 async fn route(operator: &Operator, event: &ApiGatewayV2httpRequest) -> Result<ApiGatewayV2httpResponse, Problem> {
     let method = event.request_context.http.method.as_str();
     let parts = parts(event);
-    // A browser loads the page before it asks for a token; the page contains no data.
+    // A browser loads the page, which has no data, before it asks for a token.
     if let ("GET", ["console", rest @ ..]) = (method, parts.as_slice()) {
         return static_file(event, rest);
     }

@@ -1,4 +1,4 @@
-//! The items of a list that a step of an order works on: where each stands, and one page of them with their orders.
+//! The items of a step's list: the state of each, and one page of them with their orders.
 
 use crate::Operator;
 use crate::act::unavailable;
@@ -12,7 +12,7 @@ use shared::ports::StateStore;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-/// Most items on a page: the record of the order of each that failed is read.
+/// Most items on a page, because it reads the order of each failed one.
 pub const MAX_PAGE: usize = 100;
 /// The parameters of the route.
 pub const PARAMETERS: [&str; 3] = ["state", "cursor", "limit"];

@@ -201,7 +201,7 @@ impl Operator {
         self.check_room().await?;
         let now = self.engine.now();
         if ids.is_none() {
-            // What is submitted from now on is not meant.
+            // Orders submitted from now on do not count.
             let end = plus(now, SignedDuration::from_millis(1));
             filter.to = Some(filter.to.unwrap_or(end).min(end));
         }
@@ -243,12 +243,12 @@ impl Operator {
             notes: Vec::new(),
         };
         tracing::info!(job = %job.id, operator = %job.by, "asked to {} many orders", job.action);
-        // Another request under the same key may have been faster, and then that is the job.
+        // If another request under the same key was faster, its job counts.
         self.engine.store.create_job(&job, &pages).await.map_err(|e| unavailable(&e))?;
         self.recognised(&self.read_job(&job.id.0).await?, &asked)
     }
 
-    /// The job that was started under a key, if it was asked for the same.
+    /// The job started under a key, if the request was the same.
     fn recognised(&self, job: &Job, asked: &Hash) -> Result<Status, Problem> {
         if job.asked == *asked {
             return Ok(self.status(job));
@@ -257,7 +257,7 @@ impl Operator {
         Err(problem::idempotency_key_reused("Idempotency-Key", detail))
     }
 
-    /// Jobs that are paused take no room: they have nothing to do.
+    /// Paused jobs do not count, because they have nothing to do.
     async fn check_room(&self) -> Result<(), Problem> {
         let open = self.engine.store.open_jobs(MAX_OPEN).await.map_err(|e| unavailable(&e))?;
         if open.len() >= MAX_OPEN {
@@ -370,7 +370,7 @@ impl Operator {
         subject: Option<&str>,
     ) -> Result<Status, Problem> {
         let (by, reason) = act::who_and_why(subject, why.by.as_deref(), why.reason.as_deref())?;
-        // Its worker writes it about twice a second.
+        // Its worker may write it twice a second.
         for _ in 0..20 {
             let job = self.read_job(id).await?;
             let resumes = what == Control::Resume && job.state() == State::Paused;
@@ -459,7 +459,7 @@ fn parsed(ids: &[String]) -> Result<Vec<Id>, Problem> {
     Ok(all)
 }
 
-/// What was asked for, so that another request under the same key is not taken for it.
+/// A hash of the request, to tell another request under the same key from it.
 fn content(start: &Start, by: &str, reason: &str) -> Hash {
     let start = Start { by: Some(by.to_owned()), reason: Some(reason.to_owned()), ..start.clone() };
     Hash::of(serde_json::to_string(&start).unwrap_or_default().as_bytes())

@@ -1,7 +1,7 @@
 //! The operator function: what a person does to orders, agents and queues over HTTP, and the lists that show them.
 //!
-//! All decisions about an order are in [`shared::operator`]; this crate is the way from an HTTP event to the engine and
-//! back, for one order or many. API, command line and console use the same code. It has no right on agents' queues.
+//! All decisions about an order are in [`shared::operator`]. This crate connects HTTP events to the engine, for one
+//! order or many. API, command line and console use the same code. It has no right on agents' queues.
 
 pub mod act;
 pub mod again;

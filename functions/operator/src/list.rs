@@ -20,9 +20,9 @@ use std::sync::Arc;
 use stepwarden_aws::DynamoStore;
 use stepwarden_aws::list::{self as store, Filter, MAX_PAGE};
 
-/// Longest tenant and reference, in characters: no order has longer ones.
+/// Longest tenant and reference of an order, in characters.
 pub const MAX_TEXT: usize = MAX_TENANT;
-/// Longest name of an order's workflow, in characters. That of a list of calls has two parts, `WORKFLOW.STEP`.
+/// Longest name of an order's workflow, in characters. That of a list's call is `WORKFLOW.STEP`.
 pub const MAX_WORKFLOW: usize = 2 * MAX_NAME + 1;
 /// Longest reason why a record cannot be read, in bytes.
 const MAX_WHY: usize = 300;
@@ -154,7 +154,7 @@ impl Wanted {
     /// The part of it that the store applies.
     ///
     /// # Errors
-    /// There is no such state, or a text is too long to match anything, or empty: a script may have left out a variable.
+    /// There is no such state, or a text is too long to match, or empty, as when a script lacks a variable.
     pub fn filter(&self) -> Result<Filter, Problem> {
         for (name, text, most) in [
             ("workflow", &self.workflow, MAX_WORKFLOW),

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use stepwarden_aws::config::{JOB_LEASE, lease_name, number};
 use stepwarden_aws::{Clients, Config, engine, metrics, telemetry, traces, wall_clock};
 
-/// API Gateway's request, or CloudFormation's. The first has none of the second's fields, whatever a caller sends.
+/// API Gateway's request, or CloudFormation's, whose fields no caller can add to the first.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Event {
@@ -24,7 +24,7 @@ enum Event {
 #[serde(untagged)]
 enum Answer {
     Api(Box<ApiGatewayV2httpResponse>),
-    /// CloudFormation reads what was put at its URL.
+    /// CloudFormation gets its answer at its URL.
     Deployment,
 }
 
@@ -40,7 +40,7 @@ async fn main() -> Result<(), Error> {
     let scopes = Scopes::from_lookup(|name| std::env::var(name).ok())?;
     let is_active = std::env::var("ACTIVE").as_deref() != Ok("false");
     let agents: Vec<&str> = config.agents.iter().map(String::as_str).collect();
-    // The operator who mends a bad deployment needs the other routes.
+    // An operator who mends a bad deployment needs other routes.
     let deployed = workflows::deployed(&agents, &config.files).map_err(|error| error.to_string());
     if let Err(error) = &deployed {
         tracing::error!(error, "the deployment's workflows cannot be used");

@@ -1,6 +1,6 @@
 //! A record that cannot be read: how it is stored, and the act that replaces it with a mended one.
 //!
-//! Like all of the operator's routes these serve orders of every tenant: the owner of a damaged record cannot be known.
+//! Like all operator routes, these serve every tenant's orders, because a damaged record may not tell its owner.
 
 use crate::act::{self, Done, MAX_BY, MAX_REASON};
 use crate::{Operator, act::unavailable};
@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use stepwarden_aws::raw::Raw;
 use stepwarden_aws::telemetry::Chain;
 
-/// The act's name, as in its route. It is not in [`act::NAMES`]: those are for readable orders.
+/// The act's name, as in its route. Not in [`act::NAMES`], which are for readable orders.
 pub const NAME: &str = "mend";
 /// Largest body, in bytes: the longest record, indented.
 pub const MAX_BODY: usize = 512 * 1024;
@@ -116,14 +116,14 @@ impl Operator {
                 )),
             };
         }
-        // What is not sent is owed, or the sweep finds it: the record is in the due index if anything is left to do.
+        // A failed send is owed, or the sweep repeats it: the record is in the due index if anything is left to do.
         for error in self.engine.messenger.send(effects).await.into_iter().filter_map(Result::err) {
             tracing::warn!(task.id = %order_id, error = %Chain(&error), "a mended order continues with the next sweep");
         }
         Ok(Done { order_id, outcome: "applied".into(), version: next.version })
     }
 
-    /// The task of a record from which the system can continue, or why it cannot: its text or its definition.
+    /// The task of a record from which the system can continue, or the fault of its text or definition.
     async fn readable(&self, raw: &Raw) -> Result<Result<Task, String>, Problem> {
         let read = match raw.task() {
             Ok(task) => self.engine.workflow(&task.workflow_hash).await.map(|_| task),
@@ -144,7 +144,7 @@ impl Operator {
     }
 
     fn proposed(&self, raw: &Raw, record: &Value) -> Result<Task, Problem> {
-        // This read names the place of a fault in the text; the columns are not part of it.
+        // This read names the place of a fault in the text, without columns.
         read_field::<Task>("record", record)?;
         let mut task = raw.with_text(&record.to_string()).map_err(|error| {
             problem::not_allowed(
@@ -153,7 +153,7 @@ impl Operator {
             )
         })?;
         if !raw.is_due() {
-            // Whatever the text says: no supervisor would look in another shard.
+            // Whatever the text says: supervisors look in no other shard.
             task.shard = shard_of(&task.id, self.config.shards, false);
         }
         Ok(task)

@@ -1,4 +1,4 @@
-//! One order goes on under another definition of its workflow, or a dry run says what that would mean.
+//! Moves an order to another definition of its workflow, or says in a dry run what that would mean.
 
 use crate::Operator;
 use crate::act::{self, MAX_BY, MAX_REASON, unavailable};
@@ -18,7 +18,7 @@ use shared::time::Timestamp;
 use shared::workflow::Hash;
 use std::borrow::Cow;
 
-/// The act's name, as in its route. It is not in [`act::NAMES`]: those need nothing but the order.
+/// The act's name, as in its route. Not in [`act::NAMES`], which need only the order.
 pub const NAME: &str = "migrate";
 /// In place of a hash: the definition that new orders of the workflow get.
 pub const LATEST: &str = "latest";
@@ -89,7 +89,7 @@ pub struct Report {
 }
 
 impl Operator {
-    /// Puts an order under another definition, records that it goes there later, or reports what that would mean.
+    /// Moves an order to another definition now, records the move for later, or reports what it would mean.
     ///
     /// # Errors
     /// No such order or definition, a rule forbids it, the order has changed, or the store failed.
@@ -147,7 +147,7 @@ impl Operator {
         }
         let now = self.engine.store.load(&id).await.map_err(|e| unavailable(&e))?.ok_or_else(none)?;
         let is_waiting = now.migration.as_ref().is_some_and(|migration| migration.to == to);
-        // Between the act and this answer the order may have been cancelled, say.
+        // For example, the order may have been cancelled since the act.
         if !is_waiting && now.workflow_hash != to {
             let said =
                 now.log.iter().rev().find(|entry| entry.1 == Kind::NotMigrated).and_then(|entry| entry.4.as_deref());
@@ -166,7 +166,7 @@ impl Operator {
         Ok(Report { version: now.version, ..report(&task, &to, outcome, from, plan) })
     }
 
-    /// What is wrong with the order's input by the definition `to`, a sentence.
+    /// A sentence: what the definition `to` refuses in the input.
     async fn doubt_of_input(&self, task: &Task, to: &Hash) -> Result<Option<String>, Error> {
         let definition = self.engine.workflow(to).await?;
         let goes = matches!(task.phase, Phase::Forward | Phase::Error);
@@ -180,14 +180,14 @@ impl Operator {
             .map(|fault| format!("the order's input does not fit the new `[input]`: `{}` {}", fault.at, fault.message)))
     }
 
-    /// The hash that `to` means for an order, of a definition that is stored and that can run here.
+    /// The hash that `to` means for an order; its definition is stored and can run here.
     async fn target(&self, task: &Task, to: &str) -> Result<Hash, Problem> {
         let hash = self.meant(&task.workflow, to).await?;
-        // Nothing changes for an order that stays, so its definition need not fit any more.
+        // An order that stays does not change, so its definition need not fit.
         if hash == task.workflow_hash { Ok(hash) } else { self.runnable(&task.workflow, hash).await }
     }
 
-    /// The same for orders of the workflow called `name`.
+    /// The same for the workflow called `name`.
     pub(crate) async fn definition_of(&self, name: &str, to: &str) -> Result<Hash, Problem> {
         let hash = self.meant(name, to).await?;
         self.runnable(name, hash).await

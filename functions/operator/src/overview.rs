@@ -1,4 +1,4 @@
-//! What a person looks at first: what waits for them, what is stuck, and why. The number of reads is bounded.
+//! What a person looks at first: orders that wait for them or are stuck, and why. Reads are bounded.
 
 use crate::agents::{Paused, Strained};
 use crate::list::{Row, Unreadable, row};
@@ -184,7 +184,7 @@ impl Operator {
         let ((waiting, one), (paused, two), (open, oldest, retrying, breakers, three)) = (waiting, paused, open);
         let (waits, four) = waits;
         let mut unreadable: Vec<Unreadable> = [one, two, three, four, aside].into_iter().flatten().collect();
-        // An order that waits for a person may owe an alert, and is then in both indexes.
+        // An order that waits for a person and owes an alert is in both indexes.
         unreadable.sort_by(|a, b| a.order_id.cmp(&b.order_id));
         unreadable.dedup_by(|a, b| a.order_id == b.order_id);
         Ok(Overview {
@@ -201,7 +201,7 @@ impl Operator {
         })
     }
 
-    /// Where the first of the orders `ids` wait; `more` if there are others.
+    /// Where the first orders of `ids` wait; `more`: there are others.
     async fn waits(&self, ids: &[Id], more: bool) -> Result<(Waits, Vec<Unreadable>), Error> {
         let read = self.engine.store.tasks(&ids[..ids.len().min(LOOKED_AT)]).await?;
         let (mut tasks, mut unreadable) = (Vec::new(), Vec::new());
@@ -223,7 +223,7 @@ impl Operator {
         Ok((Group { count: Count { count: rows.len(), more: page.next.is_some() }, why: why(&rows) }, unreadable))
     }
 
-    /// The orders that sweeps set aside. They are deferred, so they are no longer among the first open orders.
+    /// The orders that sweeps set aside and so deferred beyond the first open orders.
     async fn aside(&self) -> Result<Vec<Unreadable>, Error> {
         let page = self.engine.store.list_aside().await?;
         let (_, damaged) = self.with_workflows(page.tasks).await?;
@@ -240,8 +240,8 @@ impl Operator {
     }
 
     /// Open orders: how many, the oldest, and those that are being retried. A failure moves an order to the last parts
-    /// of the due index, so these are read first; in each other part the first order is the oldest. A wait moves its
-    /// order there too, so those that are known to be `waiting` are read last.
+    /// of the due index, so these are read first. In other parts the first order is the oldest. A wait also moves its
+    /// order to the last parts, so orders known as `waiting` are read last.
     async fn open(&self, waiting: &HashSet<&Id>) -> Result<Open, Error> {
         let parts = [MOVED, URGENT, 0].into_iter().flat_map(|part| (0..self.config.shards).map(move |n| (part, n)));
         let parts: Vec<_> = parts.collect();
@@ -259,7 +259,7 @@ impl Operator {
         }
         let (ids, are_all) = looked_at(in_turn(moved), first, |id| waiting.contains(id));
         let is_exact = are_all && !open.more;
-        // An order in Error or at its end is in the index too while it owes an alert or a notice.
+        // An order in Error or at its end is in the index, too, while it owes an alert or notice.
         let (mut tasks, mut unreadable) = (Vec::new(), Vec::new());
         for read in self.engine.store.tasks(&ids).await? {
             match read {
@@ -278,15 +278,15 @@ impl Operator {
     }
 }
 
-/// The items of all pages, the first of each before the second of any: what is due first, of all shards.
+/// The items of all pages, the first of each before the second of any, so each shard's first due first.
 fn in_turn<T>(pages: Vec<Vec<T>>) -> Vec<T> {
     let mut ranked: Vec<(usize, T)> = pages.into_iter().flat_map(|page| page.into_iter().enumerate()).collect();
     ranked.sort_by_key(|(rank, _)| *rank);
     ranked.into_iter().map(|(_, item)| item).collect()
 }
 
-/// What to read, and whether that is all of it: first what was moved because of a failure, then the oldest, and last
-/// what was moved because it waits.
+/// What to read, and whether that is all: first orders moved because of a failure, then the oldest, and last orders
+/// moved because they wait.
 fn looked_at<T>(moved: Vec<T>, first: Vec<T>, waits: impl Fn(&T) -> bool) -> (Vec<T>, bool) {
     let are_all = moved.len() + first.len() <= LOOKED_AT;
     let (waiting, moved): (Vec<T>, Vec<T>) = moved.into_iter().partition(waits);
@@ -314,7 +314,7 @@ fn waits_at(known: &[(Task, Arc<Workflow>)]) -> Vec<WaitsAt> {
     all
 }
 
-/// The rows grouped by what is wrong with them: where, and with which error.
+/// The rows grouped by where they failed, and the error.
 fn why(rows: &[Row]) -> Vec<Why> {
     let mut all: Vec<(Why, String, Timestamp)> = Vec::new();
     for row in rows {
@@ -388,7 +388,7 @@ mod tests {
         }
     }
 
-    // Errors that differ only in a number or an id are one cause; other errors are others.
+    // Errors that differ only in a number or an id are one cause.
     #[test]
     fn causes_are_grouped_by_their_error() {
         let table = [
@@ -421,7 +421,7 @@ mod tests {
         assert!(breakers(&rows[2..]).is_empty());
     }
 
-    // However many shards there are, orders in trouble are not crowded out by orders that only wait their turn.
+    // With any number of shards, orders in trouble come before orders that only wait their turn.
     #[test]
     fn what_was_moved_is_looked_at_first() {
         let first = vec!['f'; 2 * LOOKED_AT];
@@ -433,7 +433,7 @@ mod tests {
         assert_eq!((ids.len(), are_all), (LOOKED_AT, true));
         let (ids, are_all) = looked_at(vec!['m'; LOOKED_AT - 1], vec!['f'; 2], |_| false);
         assert_eq!((ids.len(), are_all), (LOOKED_AT, false));
-        // Of several shards, what is due first in each; what waits comes last.
+        // Of several shards, what is due first in each; last, what waits.
         let moved = in_turn(vec![vec!['a', 'w', 'w'], vec!['b', 'c'], vec![]]);
         assert_eq!(moved, ['a', 'b', 'w', 'c', 'w']);
         let (ids, _) = looked_at(moved, first, |one| *one == 'w');

@@ -1,4 +1,4 @@
-//! Parameters of lists only.
+//! Parameters of lists.
 
 use edge::problem::{Problem, invalid_field};
 use shared::task::ProcessState;

@@ -41,7 +41,7 @@ pub struct QueueRow {
 }
 
 impl QueueRow {
-    /// Messages that a redrive can move back; `None` if the queue has none of its own, or SQS did not report them.
+    /// Messages that a redrive can move back; `None` if another queue counts them or SQS did not report them.
     #[must_use]
     pub fn to_redrive(&self) -> Option<u64> {
         if self.name == queue::SET_ASIDE { self.counts.map(|counts| counts.waiting) } else { self.dead_letters }

@@ -1,4 +1,4 @@
-//! Registered workflows: definitions put beside those of the deployment, and which of them a name stands for.
+//! Registered workflows: definitions beside the deployment's, and which one a name means.
 
 use crate::Operator;
 use crate::act::{self, MAX_BY, MAX_REASON, unavailable};
@@ -204,7 +204,7 @@ pub struct Done {
     pub warnings: Vec<String>,
 }
 
-/// serde's default, which lets the refusal say what to send, makes it optional in the schema.
+/// Required in the schema, although serde's default, for a clear refusal, makes it optional.
 fn needs_version(schema: &mut Schema) {
     if let Some(Value::Array(required)) = schema.ensure_object().get_mut("required") {
         required.push("if_version".into());
@@ -300,7 +300,7 @@ impl Seen<'_> {
         })
     }
 
-    /// The row of a name that there is.
+    /// The row of a name that exists.
     fn known(&self, name: &str) -> Result<Row, Problem> {
         self.row(name).ok_or_else(|| no_such_workflow(name))
     }
@@ -400,7 +400,7 @@ impl Operator {
         self.changed(name, &change, Some(if_version), who, None).await
     }
 
-    /// The same, over any version if none is named; `brought` is what a deployment brings with it.
+    /// The same for any version if none is named; `brought` is from a deployment.
     pub(crate) async fn changed(
         &self,
         name: &str,
@@ -437,7 +437,7 @@ impl Operator {
             })?;
         }
         if let Some(own) = seen.deployed.get(name) {
-            // A rollback needs it later, and perhaps no order has used it yet.
+            // A rollback needs it later, even if no order has used it.
             for definition in own.calls().chain([own]) {
                 store.put_workflow(definition).await.map_err(|e| unavailable(&e))?;
             }
@@ -453,13 +453,13 @@ impl Operator {
         if !store.set_pointer(name, &next, stored, &reason, brought.as_ref()).await.map_err(|e| unavailable(&e))? {
             return Err(moved(name, self.seen().await?.pointers.get(name)));
         }
-        // Where orders are taken in the same process, they follow at once.
+        // Orders submitted to this process follow at once.
         let _ = self.engine.pointers_now().await;
         seen.pointers.insert(name.to_owned(), Some(next));
         seen.known(name)
     }
 
-    /// The workflow called `name` as it is, if there ever was one.
+    /// The present row of the workflow `name`, if it ever existed.
     pub(crate) async fn found(&self, name: &str) -> Result<Option<Row>, Problem> {
         Ok(self.seen().await?.row(name))
     }
@@ -499,7 +499,7 @@ impl Operator {
         }
     }
 
-    /// The same; the deployment's own need not be stored.
+    /// The same, or the deployment's own, stored or not.
     pub(crate) async fn kept_or_deployed(&self, name: &str, hash: &Hash) -> Result<stored::Definition, Problem> {
         let own = self.deployed()?.get(name).filter(|workflow| workflow.hash() == *hash);
         match (self.kept(name, hash).await, own) {
@@ -527,7 +527,7 @@ impl Operator {
         Ok(workflow)
     }
 
-    /// Whether this system can run a definition: agents and settings change after one is put.
+    /// Whether this system can run a definition, because agents and settings may change.
     pub(crate) fn fits(&self, workflow: &Workflow) -> Result<(), String> {
         let agents = &self.config.agents;
         if let Some(agent) = workflow.agents().into_iter().find(|agent| !agents.iter().any(|known| known == agent)) {
@@ -546,7 +546,7 @@ impl Operator {
         workflow.can_start(self.config.clock_skew).map_err(|e| e.to_string())
     }
 
-    /// What SQS says of the queues of its agents.
+    /// Warnings of SQS about its agents' queues.
     pub(crate) async fn warnings(&self, workflow: &Workflow) -> Vec<String> {
         let agents: BTreeSet<&str> = workflow.agents().into_iter().collect();
         let mut warnings = Vec::new();

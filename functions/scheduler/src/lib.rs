@@ -1,6 +1,6 @@
 //! The scheduler: takes Wakes, cancellations and replies from its queues; advances a task by one conditional write.
 //!
-//! All decisions are in [`shared::scheduler`]; this crate is the way from an `SqsEvent` to the engine and back.
+//! All decisions are in [`shared::scheduler`]; this crate connects an `SqsEvent` to the engine.
 
 mod waits;
 
@@ -27,12 +27,12 @@ pub async fn handler<S: StateStore, M: Messenger>(engine: &Engine<S, M>, event: 
     let (mut aside, mut records, mut events, mut senders) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for record in batch::records(event) {
         match parse(&record) {
-            // The store would always refuse such a key, and with an error like an outage.
+            // The store always refuses such a key, with an error like an outage.
             Ok(message) if !(1..=MAX_ID).contains(&message.task_id().0.len()) => {
                 Span::unreadable(&record);
                 aside.push((record, format!("its task_id must have 1 to {MAX_ID} bytes")));
             }
-            // Agents may send to this queue, and all that they may do is reply.
+            // Agents may send to this queue, but only replies.
             Ok(ToScheduler::Wake(_) | ToScheduler::Cancel(_)) if record.queue.ends_with(queue::REPLIES) => {
                 Span::unreadable(&record);
                 aside.push((record, "this queue takes only replies".into()));
@@ -96,7 +96,7 @@ pub async fn handler<S: StateStore, M: Messenger>(engine: &Engine<S, M>, event: 
     response
 }
 
-/// The message in a record. A reply's output is foreign JSON: if it cannot be stored as sent, the step is not done.
+/// The message in a record. A reply's output is foreign JSON; if it cannot be stored as sent, the step is not done.
 fn parse(record: &Record) -> Result<ToScheduler, String> {
     let mut message = match json::read_own(&record.body) {
         Ok(message) => message,
@@ -141,8 +141,8 @@ enum Said {
     Deferred,
 }
 
-/// The reply in `body`, which cannot be read as a whole. If its step, attempt and outcome can be read, the step reports
-/// what is wrong. Set aside, the reply would leave the step waiting for its deadline, then repeat ended work.
+/// The reply in `body`, which is not readable as a whole. If its step, attempt and outcome are, the step reports the
+/// fault. If it were set aside, the step would wait for its deadline and then repeat ended work.
 fn envelope(body: &str, error: &serde_json::Error) -> Option<ToScheduler> {
     let Envelope { r#type: Type::Reply, task_id, step, attempt, outcome } = serde_json::from_str(body).ok()?;
     // For a fault inside a value, this names the place or explains it better.

@@ -1,4 +1,4 @@
-//! How long the messages of a batch had waited: waits that are too long are noted for the functions that take orders.
+//! How long a batch's messages had waited. Too long waits are noted for the functions that take orders.
 
 use shared::engine::{Engine, Handled};
 use shared::message::ToScheduler;
@@ -55,7 +55,7 @@ pub(crate) async fn note<S: StateStore, M: Messenger>(engine: &Engine<S, M>, all
                 Waited::Cancel(age) => (SCHEDULER.to_owned(), age),
                 Waited::Reply(age) if is_applied => (REPLIES.to_owned(), age),
                 Waited::Request(step, age) if is_applied => match pool(&task, &workflow, &step) {
-                    // No agent reports more than the step's timeout: it would have been silent.
+                    // No agent reports more than the step's timeout, after which it is silent.
                     Some((pool, most)) => {
                         (queues::of_requests(pool, task.priority, engine.has_classes()), age.min(most))
                     }
@@ -76,7 +76,7 @@ pub(crate) async fn note<S: StateStore, M: Messenger>(engine: &Engine<S, M>, all
     }
 }
 
-/// The pool that answered for `step`, and the timeout it had: of the undo if the task is being undone.
+/// The pool that answered for `step`, and its timeout, for the undo if the task is being undone.
 fn pool<'a>(task: &'a Task, workflow: &'a Workflow, step: &str) -> Option<(&'a str, SignedDuration)> {
     let index = workflow.position(step)?;
     let spec = &workflow.steps[index];

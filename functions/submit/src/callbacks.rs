@@ -1,4 +1,4 @@
-//! Callbacks: what a service reports about work that it accepted, at the address that it was handed.
+//! Callbacks: a service's reports about accepted work, at the address that it was handed.
 
 use crate::Submit;
 use crate::data;
@@ -26,8 +26,7 @@ pub struct CallbackAccepted {
     pub step: String,
 }
 
-/// Takes what a service reports about a step. The address is all that it needs to know. One that is repeated gets the
-/// same answer.
+/// Takes a service's report about a step. The service needs only the address. A repeated report gets the same answer.
 pub(crate) async fn post<S: StateStore, M: Messenger>(
     submit: &Submit<S, M>,
     event: &ApiGatewayV2httpRequest,
@@ -43,7 +42,7 @@ pub(crate) async fn post<S: StateStore, M: Messenger>(
         let workflow = submit.engine.workflow(&task.workflow_hash).await.map_err(|e| unavailable(&e))?;
         let now = workflow.position(step).map(|index| task.steps[index].rounds()).ok_or_else(unknown)?;
         if !handed_out(now) {
-            // A service may report twice, and the step that it reports about has been done again since.
+            // This may be a repeated report of a step that has been done again since.
             return Err(if (0..now).any(handed_out) { refusal(Declined::Late) } else { unknown() });
         }
     }
@@ -56,7 +55,7 @@ pub(crate) async fn post<S: StateStore, M: Messenger>(
     let given = event.headers.get("idempotency-key").and_then(|value| value.to_str().ok()).map(str::trim);
     let key = match given.filter(|key| !key.is_empty() && key.len() <= MAX_TEXT) {
         Some(key) => key.to_owned(),
-        // What it reports: most services send no key.
+        // The data: most services send no key.
         None => canonical_hash(&data),
     };
     submit.call_back(&order, step, &key, data).await?;
@@ -65,7 +64,7 @@ pub(crate) async fn post<S: StateStore, M: Messenger>(
 }
 
 impl<S: StateStore, M: Messenger> Submit<S, M> {
-    /// Records what a service reports about a step of the order `id`, or recognises what it reported before.
+    /// Records a service's report about a step of the order `id`, or recognises a repeated one.
     ///
     /// # Errors
     /// A problem. Then nothing was written, except possibly behind `unavailable`; repeat the request to find out.
@@ -83,7 +82,7 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
     }
 }
 
-/// Whatever is wrong with the address, the answer is the same: it says nothing about the order.
+/// The same answer for any wrong address, so that it says nothing about the order.
 fn unknown() -> Problem {
     problem::no_such_callback(
         "token",

@@ -1,4 +1,4 @@
-//! What events, callbacks and heartbeats bring: a JSON object of bounded length.
+//! Data of events, callbacks and heartbeats: a JSON object of bounded length.
 
 use crate::problem::{self, Problem};
 use edge::http::read;
@@ -6,15 +6,15 @@ use edge::whole_number;
 use serde_json::{Map, Value};
 use shared::json::{self, Fault};
 
-/// The object in `body`, which has at most `limit` bytes, also once its numbers are written out. An empty body is an
-/// empty object. `what` and `advice` are words about one that is too long.
+/// The object in `body`, of at most `limit` bytes, also once its numbers are written out. An empty body is an empty
+/// object. `what` and `advice` are words for a refusal.
 pub(crate) fn object(body: &[u8], limit: usize, what: &str, advice: &str) -> Result<Value, Problem> {
     check(body.len(), limit, what, advice)?;
     let data: Map<String, Value> = if body.is_empty() { Map::new() } else { read(body)? };
     checked(data, limit, what, advice).map(Value::Object)
 }
 
-/// The same of data that was read already, with its whole numbers written out.
+/// The same for data that was read already, with whole numbers written out.
 pub(crate) fn checked(
     data: Map<String, Value>,
     limit: usize,

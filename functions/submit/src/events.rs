@@ -23,7 +23,7 @@ use stepwarden_aws::metrics;
 
 /// Words about data that is too long.
 const WHAT: &str = "the event";
-/// When to send again what came while steps were being undone to run again, in seconds.
+/// When to repeat an event sent while steps are undone to run again, in seconds.
 const AGAIN_AFTER_S: u32 = 30;
 const ADVICE: &str = "store large data elsewhere and send a reference to it";
 
@@ -55,7 +55,7 @@ pub(crate) async fn post<S: StateStore, M: Messenger>(
     let key = event.headers.get("idempotency-key").map(|value| String::from_utf8_lossy(value.as_bytes()));
     let key = check_key(key.as_deref(), "event")?;
     let (task, _) = find(submit, event, id).await?;
-    // Who may only look up orders does not act on them.
+    // Who may only look up orders may not send events.
     if !auth::has_scope(event, &submit.scopes.operator) && submit.scopes.submits(event)? != task.tenant {
         return Err(problem::no_such_order("order_id", format!("`{id}` is not the id of a known order")));
     }
@@ -66,8 +66,8 @@ pub(crate) async fn post<S: StateStore, M: Messenger>(
 }
 
 impl<S: StateStore, M: Messenger> Submit<S, M> {
-    /// Gives an order an event, or recognises one that it was given before. `by` is the person, if somebody vouches for
-    /// that; the answer is the same person if a step counts people.
+    /// Gives an order an event, or recognises a repeated one. `by` is the person, if an authority vouches for that;
+    /// returned if a step counts people.
     ///
     /// # Errors
     /// A problem. Then nothing was written, except possibly behind `unavailable`; repeat the request to find out.
@@ -116,7 +116,7 @@ fn refusal(why: Declined, workflow: &Workflow, name: &str) -> Problem {
         Declined::NoPerson => problem::forbidden(None, why.to_string()),
         Declined::KeyReused | Declined::SamePerson => problem::event_key_reused("Idempotency-Key", why.to_string()),
         Declined::Early => problem::event_early(None, why.to_string()),
-        // Unlike a step's turn, that comes soon by itself, so its message is worth a redelivery.
+        // Unlike a step's turn, that comes soon by itself, so a redelivery helps.
         Declined::RunsAgain => problem::event_early(None, why.to_string()).retry_after(AGAIN_AFTER_S),
         Declined::Late => problem::event_late(None, why.to_string()),
         Declined::Full => problem::too_many_events(None, why.to_string()),

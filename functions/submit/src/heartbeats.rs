@@ -1,4 +1,4 @@
-//! Heartbeats: an agent says that it still works on an attempt, and learns how long it may go on.
+//! Heartbeats: an agent reports that it still works on an attempt, and learns its deadline.
 
 use crate::Submit;
 use crate::data;
@@ -29,8 +29,8 @@ pub struct Alive {
     pub complete_by: Timestamp,
 }
 
-/// Takes the heartbeat of an attempt. Any answer but 200 moves nothing: the agent stops at once after 404 or 409, and
-/// otherwise at the CompleteBy that it knows.
+/// Takes the heartbeat of an attempt. Only an answer 200 moves CompleteBy. After 404 or 409 the agent stops at once,
+/// and otherwise at the known CompleteBy.
 pub(crate) async fn post<S: StateStore, M: Messenger>(
     submit: &Submit<S, M>,
     event: &ApiGatewayV2httpRequest,
@@ -42,7 +42,7 @@ pub(crate) async fn post<S: StateStore, M: Messenger>(
     let number: u32 = attempt.parse().map_err(|_| unknown())?;
     let task = submit.engine.store.load(&order).await.map_err(|e| unavailable(&e))?.ok_or_else(unknown)?;
     let secret = task.secret.as_deref().unwrap_or_default();
-    // `+1` and `01` are no addresses that a request ever had.
+    // No request ever had an address with `+1` or `01`.
     if attempt != number.to_string() || !is_token(token, secret, &scope(step, number)) {
         return Err(unknown());
     }
@@ -54,7 +54,7 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
     /// Keeps this attempt at a step of the order `id` alive.
     ///
     /// # Errors
-    /// A problem: the attempt is over, or nothing is known because a table did not answer.
+    /// A problem: the attempt is over, or a table did not answer, so nothing is known.
     pub async fn beat(&self, id: &Id, step: &str, attempt: u32, progress: Progress) -> Result<Alive, Problem> {
         let beat = Event::Beat { step: step.to_owned(), attempt, progress };
         let handled = self.engine.handle(vec![(id.clone(), beat)]).await.pop().expect("one answer for one event");
@@ -65,12 +65,12 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
         };
         let workflow = self.engine.workflow(&task.workflow_hash).await.map_err(|e| unavailable(&e))?;
         let claim = workflow.position(step).and_then(|index| task.holds(index, attempt));
-        // The answer is what is stored: the agent stops then, and the undo may begin soon after.
+        // The answer is the stored time: the agent stops then, and an undo may soon begin.
         claim.map(|(_, complete_by)| Alive { complete_by }).ok_or_else(|| over(&task))
     }
 }
 
-/// Whatever is wrong with the address, the answer is the same: it says nothing about the order.
+/// The same answer for any wrong address, so that it says nothing about the order.
 fn unknown() -> Problem {
     problem::no_such_heartbeat(
         "token",
@@ -88,7 +88,7 @@ fn over(task: &Task) -> Problem {
     problem::attempt_over(None, format!("stop the work: {why}"))
 }
 
-/// How far the work is, as the body says.
+/// The progress in the body.
 fn progress(body: &[u8]) -> Result<Progress, Problem> {
     let mut data = data::object(body, MAX_BODY, "the body", "send only `percent` and `note`")?;
     let fields = data.as_object_mut().expect("an object");

@@ -1,4 +1,4 @@
-//! The HTTP API of orders, as API Gateway passes it on (payload format 2.0).
+//! The HTTP API of orders, behind API Gateway (payload format 2.0).
 
 use crate::Submit;
 use crate::callbacks;
@@ -60,8 +60,8 @@ pub async fn handler<S: StateStore, M: Messenger>(
     handler_within(submit, event, Duration::from_secs(MAX_WAIT_S as u64)).await
 }
 
-/// Answers one request. A long poll ends after `longest` even if the caller wants to wait longer: on Lambda each
-/// waiting call occupies an instance.
+/// Answers one request. A long poll ends after `longest` even if the caller wants more, because on Lambda each waiting
+/// call occupies an instance.
 pub async fn handler_within<S: StateStore, M: Messenger>(
     submit: &Submit<S, M>,
     event: ApiGatewayV2httpRequest,
@@ -137,10 +137,10 @@ async fn accept<S: StateStore, M: Messenger>(
     query::read(event, &[])?;
     check_media_type(event)?;
     let body = body(event)?;
-    // The body first: a caller that sends none learns that before the rules of keys.
+    // The body first, so that a caller without one learns of that before keys.
     let mut submission = submission::parse(&body)?;
     submission.traceparent = span.traceparent().or_else(|| traceparent(event));
-    // A value that is not text is a key that cannot be used, not a missing one.
+    // A value that is not text is an invalid key, not a missing one.
     let key = event.headers.get("idempotency-key").map(|value| String::from_utf8_lossy(value.as_bytes()));
     let key = submission::check_key(key.as_deref(), "order")?;
     let tenant = submit.scopes.submits(event)?;
@@ -151,8 +151,8 @@ async fn accept<S: StateStore, M: Messenger>(
     Ok(json_answer(202, &accepted, &[("location", &accepted.status_url)]))
 }
 
-/// The state of an order. With `?wait=`, answers once it has ended, has another version than the caller knows, or the
-/// time is over, at most `longest`.
+/// The state of an order. With `?wait=`, answers when it has ended, has another version than the caller knows, or the
+/// time (at most `longest`) ends.
 async fn get_order<S: StateStore, M: Messenger>(
     submit: &Submit<S, M>,
     event: &ApiGatewayV2httpRequest,

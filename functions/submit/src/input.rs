@@ -10,7 +10,7 @@ use std::borrow::Cow;
 /// Checks `input` as `workflow` asks.
 ///
 /// # Errors
-/// The first invalid field, and what it must be; of a schema's faults, the first few.
+/// The first invalid field, and what it must be; for a schema, the first few.
 pub fn check(workflow: &Workflow, input: &Value) -> Result<(), Problem> {
     if let Some(schema) = workflow.schema.as_ref().filter(|_| input.is_object()) {
         let faults = schema.schema().faults(input);
@@ -122,7 +122,7 @@ pub struct Line {
 /// Longest text, in characters.
 const MAX_WORDS: usize = 500;
 const MAX_LINES: usize = 1000;
-/// Largest quantity and largest amount in cents: far above any order, far below an overflow of their sum.
+/// Largest quantity, and largest amount in cents: far above any order, but their sum does not overflow.
 const MAX_NUMBER: i64 = 1_000_000_000_000;
 
 /// A text of bounded length.
@@ -152,7 +152,7 @@ impl TryFrom<String> for Words {
     }
 }
 
-/// A derived reader accepts an array of the fields as an object, and the agents would get that array.
+/// A derived reader also accepts an array of the fields, which the agents would get.
 fn refuse_arrays(input: &Value) -> Result<(), Problem> {
     let refuse = |value: &Value, field: &dyn Fn() -> String| match value {
         Value::Array(_) => Err(invalid_field(None, "must be a JSON object, not an array").at(field())),

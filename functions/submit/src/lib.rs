@@ -1,4 +1,4 @@
-//! Submit: accepts orders over HTTP and, in the same way, from the submission queue; and reports their state.
+//! Submit: accepts orders, over HTTP and from the submission queue alike, and reports their state.
 
 pub mod callbacks;
 mod data;
@@ -22,7 +22,7 @@ pub use queue::handler as queue_handler;
 pub struct Submit<S, M> {
     /// The engine over store and queues.
     pub engine: Arc<Engine<S, M>>,
-    /// The workflows that the deployment has. Operators may have registered others.
+    /// The deployment's workflows. Operators may have registered others.
     pub workflows: Workflows,
     /// Registered reply queues, and the tenants whose orders may name them.
     pub reply_queues: stepwarden_aws::ReplyQueues,
@@ -30,6 +30,6 @@ pub struct Submit<S, M> {
     pub shards: u16,
     /// What the routes require of a token.
     pub scopes: edge::auth::Scopes,
-    /// Tenant of orders by message: the submission queue carries no token.
+    /// Tenant of orders by message, because messages carry no token.
     pub queue_tenant: String,
 }

@@ -1,7 +1,7 @@
-//! Links: pages on which whoever has the link of a step answers for it, in a browser and without signing in.
+//! Links: pages where whoever has a step's link answers in a browser, without signing in.
 //!
-//! Programs that check mails open every address in them, so GET changes nothing: it shows a form, and the form is what
-//! sends the event.
+//! Programs that check mails open every address in them, so GET changes nothing. It shows a form, which sends the
+//! event.
 
 use crate::Submit;
 use crate::problem::{self, Problem};
@@ -21,10 +21,10 @@ use std::sync::Arc;
 
 /// Longest reason, in characters.
 pub const MAX_REASON: usize = 500;
-/// Longest form, in bytes: a character of the reason is up to twelve of them.
+/// Longest form, in bytes. A character of the reason may take twelve.
 pub const MAX_FORM: usize = 8 * 1024;
 const FORM: &str = "application/x-www-form-urlencoded";
-/// What the page may do: nothing but send its form to where it came from.
+/// The page may only send its form to where it came from.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'self'; \
      frame-ancestors 'none'";
 const STYLE: &str = "body{font:1.1rem/1.5 system-ui,sans-serif;max-width:36rem;margin:12vh auto;padding:0 1rem}\
@@ -45,7 +45,7 @@ impl Found {
     }
 }
 
-/// The page of a link, or what it says to the form that is sent back. What is refused is a page, too.
+/// The page of a link, or the answer to its form. A refusal is a page, too.
 pub(crate) async fn page<S: StateStore, M: Messenger>(
     submit: &Submit<S, M>,
     event: &ApiGatewayV2httpRequest,
@@ -93,7 +93,7 @@ async fn form<S: StateStore, M: Messenger>(
     Ok((question, rest))
 }
 
-/// Sends the event with the answer that the form has.
+/// Sends the event with the form's answer.
 async fn send<S: StateStore, M: Messenger>(
     submit: &Submit<S, M>,
     event: &ApiGatewayV2httpRequest,
@@ -103,13 +103,13 @@ async fn send<S: StateStore, M: Messenger>(
     let (link, name) = found.link();
     let (data, round) = data(event, link)?;
     let (data, now) = (Value::Object(data), found.round());
-    // The same answer again is the same event; another one comes too late. Keys are of the whole order, so that of another
-    // step, or of an earlier wait of this one, is another.
+    // A repeated answer is the same event; a different one comes too late. Keys count for the whole order, so other
+    // steps and earlier waits need other keys.
     let key = format!("link:{}:{}:{}", at.1, round.unwrap_or(now), canonical_hash(&data));
     let said = data["answer"].as_str().map_or_else(|| "Sent.".to_owned(), |answer| format!("Sent: {answer}"));
     let stored = (said, "<p>Your answer is stored. You can close this page.</p>".to_owned());
     match found.task.events.iter().find(|event| event.key == key) {
-        // Browsers send a form again when they show an old page.
+        // Browsers re-send a form when they show an old page.
         Some(known) if round.is_some_and(|round| round != now) && known.step.is_some() => return Ok(stored),
         Some(_) => {}
         None => drop(found.until()?),
@@ -118,13 +118,13 @@ async fn send<S: StateStore, M: Messenger>(
         return Err(problem::event_late(None, "the question was asked again"));
     }
     let sent = submit.deliver(&found.task.id, name, &key, data, None).await;
-    // The form is short enough, so it is the order that is full.
+    // The form is short enough, so the order must be full.
     sent.map_err(|why| if why.code == "too_large" { problem::unreadable(None, why.detail) } else { why })?;
     Ok(stored)
 }
 
-/// The data of the event, which is the answer and the reason if there is one, and how often the question of this form had been
-/// answered before.
+/// The data of the event (the answer and the reason, if any), and how often this form's question had been answered
+/// before.
 fn data(event: &ApiGatewayV2httpRequest, link: &Link) -> Result<(Map<String, Value>, Option<usize>), Problem> {
     let media_type = header(event, "content-type").unwrap_or_default().split(';').next().unwrap_or_default();
     if !media_type.trim().eq_ignore_ascii_case(FORM) {
@@ -171,7 +171,7 @@ fn data(event: &ApiGatewayV2httpRequest, link: &Link) -> Result<(Map<String, Val
     Ok((data, round.flatten()))
 }
 
-/// Whatever is wrong with the address, the answer is the same: it says nothing about the order.
+/// The same answer for any wrong address, so that it says nothing about the order.
 async fn find<S: StateStore, M: Messenger>(
     submit: &Submit<S, M>,
     (id, step, token): (&str, &str, &str),
@@ -188,14 +188,15 @@ async fn find<S: StateStore, M: Messenger>(
 }
 
 impl Found {
-    /// How often the question was answered before: by what its step took, and by what it did not take when it began to wait.
+    /// How often the question was answered before, by events that its step took or, when it began to wait, did not
+    /// take.
     fn round(&self) -> usize {
         let (_, name) = self.link();
         let is_over = |event: &&Arrival| match event.step {
             Some(step) => usize::from(step) == self.index,
             None => event.name == name && event.data.is_none(),
         };
-        // A form from before the step was put back answers nothing.
+        // Forms from before the step was put back are invalid.
         let rounds = usize::try_from(self.task.steps[self.index].rounds()).unwrap_or_default();
         let over = self.task.events.iter().filter(is_over).count() + rounds;
         match self.task.steps[self.index].state {
@@ -204,7 +205,7 @@ impl Found {
         }
     }
 
-    /// Until when the question can be answered, if its time runs. By the record, as the event itself is judged.
+    /// Until when the question can be answered, if its time runs. The record decides, as it does for the event.
     fn until(&self) -> Result<Option<String>, Problem> {
         let late = || Err(problem::event_late(None, "closed"));
         let (_, event) = self.link();
@@ -215,7 +216,7 @@ impl Found {
             return late();
         }
         match &self.task.steps[self.index].state {
-            // In a pause and in Error the time does not count.
+            // In a pause and in Error, time does not count.
             State::Waiting { .. } if self.task.phase == Phase::Error || self.task.paused_at.is_some() => Ok(None),
             State::Waiting { until, .. } => Ok(Some(until.strftime("%Y-%m-%d %H:%M UTC").to_string())),
             State::Pending { .. } if self.task.kept().any(|kept| kept.name == event) => late(),
@@ -228,7 +229,7 @@ impl Found {
     }
 }
 
-/// What a person does about a refusal; the details of problems are for programs.
+/// What a person does about a refusal. Problem details are for programs.
 fn refused(problem: &Problem) -> ApiGatewayV2httpResponse {
     let (title, what) = match problem.code {
         "no_such_link" => (

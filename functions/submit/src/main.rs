@@ -15,7 +15,7 @@ async fn main() -> Result<(), Error> {
     telemetry::init();
     let config = Config::from_env()?;
     traces::init(&config.instance);
-    // At most `http::MAX_WAIT_S`: this times the route's rate is the number of instances that callers can occupy.
+    // At most `http::MAX_WAIT_S`. Times the route's rate, it is the number of instances that callers can occupy.
     let longest_s: u64 = number(|name: &str| std::env::var(name).ok(), "LONGEST_WAIT_S", 5, 0, 20)?;
     let longest = Duration::from_secs(longest_s);
     let agents: Vec<&str> = config.agents.iter().map(String::as_str).collect();

@@ -38,7 +38,7 @@ pub struct EventMessage {
     pub data: Map<String, Value>,
 }
 
-/// Handles one batch. What can never be accepted is set aside with the reason; what failed for now is redelivered.
+/// Handles one batch. An unacceptable message is set aside with the reason; a temporary failure is redelivered.
 pub async fn handler<S: StateStore, M: Messenger>(submit: &Submit<S, M>, event: SqsEvent) -> Response {
     let mut response = Response::default();
     let (mut aside, mut news, mut senders) = (Vec::new(), Vec::new(), Senders::new());
@@ -52,18 +52,18 @@ pub async fn handler<S: StateStore, M: Messenger>(submit: &Submit<S, M>, event: 
                 senders.extend(traceparent.map(|traceparent| (accepted.id.clone(), None, traceparent)));
                 news.push(accepted);
             }
-            // Only an outage is worth a redelivery: a damaged record would refuse again.
+            // Only an outage is worth a redelivery; a damaged record stays damaged.
             Err(problem) if problem.code == "unavailable" => response.fail(&record.message_id),
             Err(problem) => aside.push((record, why(&problem))),
         }
     }
     traces::sending(senders, submit.announce(news)).await;
-    // After the orders, which may be theirs; one after the other, because those of one order would race.
+    // After the orders, which they may be for; one by one, because events of one order would race.
     for record in events {
         match deliver(submit, &record.body).await {
             Ok(()) => {}
             Err(problem) if problem.code == "unavailable" || is_soon(&problem) => response.fail(&record.message_id),
-            // Its order may be in this queue, too, and come later.
+            // Its order may be in this queue and come later.
             Err(problem) if problem.code == "no_such_order" && !record.is_redelivered => {
                 response.fail(&record.message_id);
             }
@@ -79,7 +79,7 @@ fn why(problem: &problem::Problem) -> String {
     format!("{}: {field}{}", problem.code, problem.detail)
 }
 
-/// Whether an event only has to wait until its order has taken back what is to run again.
+/// Whether an event only has to wait until the steps that run again are undone.
 fn is_soon(problem: &problem::Problem) -> bool {
     problem.code == "event_early" && problem.retry_after_s.is_some()
 }
@@ -89,7 +89,7 @@ fn is_event(record: &Record) -> bool {
     record.body.contains("\"event\"") && serde_json::from_str(&record.body).is_ok_and(has_event)
 }
 
-/// Gives an order of this queue's tenant the event in a message. It has no authenticated caller.
+/// Gives an order of this queue's tenant the event in a message. It has no known person.
 async fn deliver<S: StateStore, M: Messenger>(submit: &Submit<S, M>, body: &str) -> Result<(), problem::Problem> {
     let EventMessage { event, order_id, idempotency_key, data } = parse_event(body)?;
     let none = || problem::no_such_order("order_id", format!("`{order_id}` is not the id of a known order"));
@@ -104,7 +104,7 @@ async fn deliver<S: StateStore, M: Messenger>(submit: &Submit<S, M>, body: &str)
 /// The event in the body of a message.
 ///
 /// # Errors
-/// Not a JSON object, a key that cannot be used, or the first invalid field.
+/// Not a JSON object, an invalid key, or the first invalid field.
 pub fn parse_event(body: &str) -> Result<EventMessage, problem::Problem> {
     let mut message: EventMessage = http::read(body.as_bytes())?;
     submission::check_key(Some(&message.idempotency_key), "event")?;
@@ -112,7 +112,7 @@ pub fn parse_event(body: &str) -> Result<EventMessage, problem::Problem> {
     Ok(message)
 }
 
-/// What to announce, and the `traceparent` of its sender.
+/// Accepts an order; what to announce, and the sender.
 async fn accept<S: StateStore, M: Messenger>(
     submit: &Submit<S, M>,
     record: &Record,

@@ -35,12 +35,12 @@ pub const MAX_BODY: usize = 256 * 1024;
 pub const MAX_TEXT: usize = 200;
 /// Longest name of a queue, in characters: SQS's own limit.
 const MAX_QUEUE: usize = 80;
-/// How long an order by message waits for the load to ease: half of the function's timeout.
+/// How long an order by message waits for less load: half of the function's timeout.
 pub const PATIENCE: Duration = Duration::from_secs(15);
 /// How often it checks the load.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Longest time from the read that an order's definition comes from to the order. So an order that is submitted 5 s after a change gets
-/// the new definition, however slow the store is.
+/// Longest time from the read of an order's definition to the order. So an order submitted 5 s after a change gets the
+/// new definition, however slow the store is.
 const FRESH_FOR: SignedDuration = SignedDuration::from_secs(4);
 
 /// What a submitter sends.
@@ -120,7 +120,7 @@ pub fn parse(body: &[u8]) -> Result<Submission, Problem> {
     Ok(parsed)
 }
 
-/// Checks the form of the idempotency key of an `each`, that is, of an order or of an event.
+/// Checks the form of the idempotency key of an order or an event, as `each` says.
 ///
 /// # Errors
 /// Missing, too long, or with characters that a header cannot contain.
@@ -164,7 +164,7 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
         let news = match self.judge(tenant, key, &submission).await? {
             Judged::Known(news) => *news,
             Judged::Valid(workflow, read) => {
-                // A caller that lost the answer to an accepted order gets it again, whatever the load.
+                // A caller that lost the answer to an accepted order gets it, whatever the load.
                 if let Some(overload) = self.engine.overload(&workflow, tenant, submission.priority).await {
                     let id = Id::derive(tenant, key);
                     if self.engine.store.load(&id).await.map_err(|e| unavailable(&e))?.is_none() {
@@ -187,16 +187,16 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
         Ok(id)
     }
 
-    /// The same for an order by message. No caller repeats it, and it is set aside if it fails too often.
-    /// So it waits for the load to ease, up to [`PATIENCE`], while the rest of its queue waits behind it, and is then
-    /// accepted. The result must still be [announced](Self::announce), with those of the whole batch.
+    /// [`Self::accept`] for an order by message. No caller repeats it, and too many failures would set it aside. So it
+    /// waits for less load, up to [`PATIENCE`], while its queue waits behind it, and is then accepted. The result must
+    /// still be [announced](Self::announce), with those of the whole batch.
     ///
     /// # Errors
     /// As above, but never for overload.
     pub async fn accept_by_message(&self, tenant: &str, key: &str, submission: Submission) -> Result<News, Problem> {
         let patience = Instant::now() + PATIENCE;
         loop {
-            // Each time anew: what the name stands for may have changed during the wait.
+            // Each time, because the name's meaning may have changed during the wait.
             let (workflow, read) = match self.judge(tenant, key, &submission).await? {
                 Judged::Known(news) => return Ok(*news),
                 Judged::Valid(workflow, read) => (workflow, read),
@@ -209,13 +209,13 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
         }
     }
 
-    /// The definition for a submission, or the order that the same submission made when it was valid: a caller that lost the answer
-    /// repeats it, whatever has become of the workflow.
+    /// The definition for a submission, or the order that the same submission made before. A caller that lost the
+    /// answer can repeat it, whatever has become of the workflow.
     async fn judge(&self, tenant: &str, key: &str, submission: &Submission) -> Result<Judged<'_>, Problem> {
         let (mut read, known) = self.engine.pointers().await.map_err(|e| unavailable(&e))?;
         let mut judged = self.valid(&known, tenant, submission).await;
         if judged.is_err() {
-            // What was activated a moment ago counts, because a refused message is set aside for good.
+            // A very recent activation counts, because a refused message is set aside for good.
             let (again, now) = self.engine.pointers_now().await.map_err(|e| unavailable(&e))?;
             if now != known {
                 (read, judged) = (again, self.valid(&now, tenant, submission).await);
@@ -250,7 +250,7 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
         self.with_children(pointers, workflow).await
     }
 
-    /// The definition with those of the orders that its orders start. What a name stands for is decided once, for all of them.
+    /// The definition with those of all descendants. What each name means is decided once, for all of them.
     async fn with_children<'a>(&'a self, pointers: &Pointers, root: Found<'a>) -> Result<Tree<'a>, Problem> {
         let mut below = BTreeMap::new();
         let mut open: Vec<Vec<String>> = root.children().iter().map(|c| vec![root.name.clone(), (*c).into()]).collect();
@@ -286,7 +286,7 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
         Ok(Tree { root, below })
     }
 
-    /// The definition that `name` stands for, or the default name.
+    /// The definition of `name`, or of the default name.
     async fn find(&self, pointers: &Pointers, name: Option<&str>) -> Result<Found<'_>, Problem> {
         let Some(name) = name.or_else(|| workflows::default_name(&self.workflows, pointers)) else {
             let detail = format!("there are several workflows; name one of {}", self.active(pointers));
@@ -331,7 +331,8 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
         names(all.into_iter().filter(is_active))
     }
 
-    /// Stores the order of a valid submission, or recognises one that was stored before. `read`: when the workflow was the active one.
+    /// Stores the order of a valid submission, or recognises one that was stored before. `read`: when the workflow was
+    /// active.
     async fn store(
         &self,
         (workflow, read): (&Tree<'_>, Timestamp),
@@ -366,11 +367,11 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
         if self.engine.create(&order, &task).await.map_err(|e| unavailable(&e))? == Created::New {
             return Ok(News::of(&task, shared::view::received(&task, workflow)));
         }
-        // The key was used before: by the same submission, or by another one?
+        // The key was used before, by this submission or another one.
         let stored = self.engine.store.load(&order.id).await.map_err(|e| unavailable(&e))?;
         let Some(stored) = stored else {
-            // Neither the first answer, because no record is left, nor a second order, because the services would take
-            // its calls for the first one's.
+            // Neither the first answer, because no record is left, nor a second order, because services would take its
+            // calls for the first one's.
             let detail = format!(
                 "order {} used this key, has ended, and its record was removed; use a new key for a new order",
                 order.id
@@ -385,7 +386,7 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
         let hash = if named || stored.workflow == workflow.name {
             order.hash
         } else {
-            // Without a name it is the same submission whatever the default name is by now.
+            // A submission without a name is the same even if the default name has changed.
             let Task { reference, reply_queue, priority, labels, .. } = task;
             let (reference, queue) = (reference.as_deref(), reply_queue.as_deref());
             content(&stored.workflow, &order.input, reference, queue, priority, &labels)
@@ -405,7 +406,7 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
         self.recognise(&stored, &hash).await
     }
 
-    /// What is due about a stored order, if its content has this hash.
+    /// What to announce of a stored order with this content hash.
     async fn recognise(&self, task: &Task, hash: &str) -> Result<Option<News>, Problem> {
         let stored = self.engine.store.order(task).await.map_err(|e| unavailable(&e))?;
         let Some(stored) = stored else {
@@ -421,15 +422,15 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
                 let notice = shared::view::received(task, &workflow).filter(|_| !task.process_state().is_final());
                 Ok(Some(News::of(task, notice)))
             }
-            // It is stored all the same. No process can handle it now; the sweep will, once the definition can be read.
+            // The order is stored. No process can handle it now; the sweep will, once the definition is readable.
             Err(Error::Corrupt { .. }) => Ok(Some(News { id: task.id.clone(), notice: None, wake: None })),
             Err(error) => Err(unavailable(&error)),
         }
     }
 
-    /// Sends what is due once orders are stored, in as few requests as possible. The orders are safe already: the due
-    /// index makes up for a lost Wake. Notices go first. If one cannot be sent, its order gets no Wake either, so that
-    /// it stays as it is until the sweep sends both.
+    /// Sends notices and Wakes of stored orders, in as few requests as possible. The orders are safe already, because
+    /// the due index makes up for a lost Wake. Notices go first. If one cannot be sent, its order gets no Wake either,
+    /// and waits until the sweep sends both.
     pub async fn announce(&self, news: Vec<News>) {
         let (notices, wakes): (Vec<_>, Vec<_>) = news.into_iter().map(|news| (news.notice, news.wake)).unzip();
         let (owners, notices): (Vec<_>, Vec<_>) =
@@ -453,9 +454,9 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
     }
 }
 
-/// A submission that can be accepted, or the order that it made before.
+/// An acceptable submission, or the order that it made before.
 enum Judged<'a> {
-    /// With the time at which the read began that says so.
+    /// With the time at which the read behind it began.
     Valid(Tree<'a>, Timestamp),
     Known(Box<News>),
 }
@@ -477,7 +478,7 @@ impl Deref for Found<'_> {
     }
 }
 
-/// The definition of a submission, and those of the orders that its order may start, by name.
+/// The definition of a submission, and those of possible descendants, by name.
 struct Tree<'a> {
     root: Found<'a>,
     below: BTreeMap<String, Found<'a>>,
@@ -497,7 +498,7 @@ impl Deref for Tree<'_> {
     }
 }
 
-/// The hash of what makes two submissions the same.
+/// A hash that is equal for equal submissions.
 fn content(
     workflow: &str,
     input: &Value,
@@ -506,15 +507,15 @@ fn content(
     priority: Priority,
     labels: &[String],
 ) -> String {
-    // Without labels it is the hash that versions before labels stored.
+    // Without labels, the hash is as in versions before labels.
     canonical_hash(&match labels {
         [] => json!([workflow, input, reference, reply_queue, priority]),
         labels => json!([workflow, input, reference, reply_queue, priority, labels]),
     })
 }
 
-/// A workflow takes no orders until an operator mends it. The submission is not at fault, so it may be repeated, and a message comes
-/// again.
+/// A workflow takes no orders until an operator mends it. The submission has no fault, so it may be repeated, and a
+/// message is redelivered.
 fn broken(name: &str, what: &str) -> Problem {
     let detail = format!(
         "workflow `{name}` takes no orders, because {what} cannot be read; an operator must put and activate a \

@@ -1,4 +1,4 @@
-//! How long the oldest orders have waited: the first sign for an operator that work has stopped, whatever the cause.
+//! How long the oldest orders have waited: an operator's first sign that work has stopped, whatever the cause.
 
 use futures::future::{join_all, try_join_all};
 use shared::engine::Engine;
@@ -12,16 +12,16 @@ use stepwarden_aws::metrics::{OLDEST_PENDING_AGE, OLDEST_PROCESSING_AGE, OLDEST_
 
 /// Orders read in each part of the due index, first due first.
 const PAGE: u32 = 10;
-/// Owed messages are re-sent by every sweep. If that fails for this time, in seconds, an alarm tells people.
+/// Every sweep re-sends owed messages. If that fails for this time, in seconds, an alarm is raised.
 const OWED_S: f64 = 300.0;
 /// Orders read in all.
 const MOST: usize = 100;
 /// Most orders counted in which a step waits. In each shard, reading as many keys takes some 13 units of DynamoDB.
 const MAX_WAITING: usize = 1000;
-/// Of these, those that are read to learn since when they wait.
+/// How many of them to read, to learn since when they wait.
 const WAITING_READ: usize = 25;
 
-/// What was measured, in seconds; 0 if there is no such order.
+/// The ages, in seconds; 0 if there is no such order.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Ages {
     /// Since the oldest order that has not begun was accepted.
@@ -33,8 +33,8 @@ pub struct Ages {
 }
 
 /// Measures how long the oldest orders, and owed messages, have waited. An order keeps its first place in the due index
-/// until it is moved, so the first of a part are its oldest; of the moved ones a bounded number is read. What is due
-/// later than [`MAX_DELAY`] from now is not read: mostly it waits, and there may be a million of such orders.
+/// until it is moved, so the first of a part are its oldest. Of the moved ones a bounded number is read. Orders due
+/// later than [`MAX_DELAY`] from now are not read, because most of them only wait, and there may be a million.
 ///
 /// # Errors
 /// The due index failed.
@@ -45,11 +45,11 @@ pub async fn measure<S: StateStore, M: Messenger>(engine: &Engine<S, M>, shards:
     let ranks = 0..PAGE as usize;
     let ids: Vec<_> = ranks.flat_map(|n| pages.iter().filter_map(move |page| page.ids.get(n))).take(MOST).collect();
     let tasks = join_all(ids.into_iter().map(|id| engine.store.load(id))).await;
-    // What cannot be read now is left to the next measurement.
+    // The next measurement may read those that fail now.
     let tasks: Vec<Task> = tasks.into_iter().filter_map(|task| task.ok().flatten()).collect();
     let mut working = Vec::with_capacity(tasks.len());
     for task in tasks.iter().filter(|task| !task.process_state().is_final()) {
-        // An order that only waits makes no progress, as its workflow asks.
+        // An order that only waits need not make progress.
         let waits = engine.workflow(&task.workflow_hash).await.is_ok_and(|workflow| task.only_waits(&workflow));
         if !waits {
             working.push(task);
@@ -72,17 +72,17 @@ pub async fn measure<S: StateStore, M: Messenger>(engine: &Engine<S, M>, shards:
     Ok(Ages { pending, processing, owed })
 }
 
-/// What waits as its workflow says.
+/// Orders that wait as planned.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Waits {
     /// Orders in which a step waits, at most [`MAX_WAITING`].
     pub orders: u32,
-    /// Since the turn of the step came that has waited longest, in seconds; 0 if none waits.
+    /// How long the longest wait has lasted, in seconds; 0 if none waits.
     pub oldest: f64,
 }
 
-/// Counts the orders in which a step waits, and measures how long the oldest wait has lasted. The index lists the order that
-/// changed longest ago first; only the first of them are read, because a reminder, or a step beside the wait, changes its order.
+/// Counts the orders in which a step waits, and measures how long the oldest wait has lasted. The index lists the
+/// oldest change first. Several are read, because a reminder, or another step, may have changed an order later.
 ///
 /// # Errors
 /// The index or the table failed.

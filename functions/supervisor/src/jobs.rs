@@ -1,7 +1,7 @@
-//! Works on [jobs](shared::job): lists their orders, acts on them at their rate, and writes what became of each.
+//! Works on [jobs](shared::job): lists their orders, acts on them at their rate, and records the results.
 //!
-//! Under a lease of its own, so that a long sweep holds no job up and no job a sweep. The lease only saves work: a job's
-//! record is written under its version, and each act names the version of its order, so two workers do nothing twice.
+//! It has a separate lease, so that sweeps and jobs do not hold each other up. The lease only saves work. A job's
+//! record is written under its version, and each act names its order's version, so two workers do nothing twice.
 
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
@@ -27,13 +27,13 @@ pub const LOOK_EVERY: Duration = Duration::from_secs(1);
 const CHUNK: Duration = Duration::from_secs(1);
 /// Acts of a job in progress at once.
 const AT_ONCE: usize = 16;
-/// How much of lost time a job makes up for: a store that answers late must not cause a burst at a service.
+/// How much lost time a job makes up for. A slow store must not cause a burst at a service.
 const CATCH_UP: Duration = Duration::from_millis(250);
 /// Tries of an act on an order that changes meanwhile, or whose store or queue fails.
 const TRIES: usize = 5;
 /// Most pages of the index that are read for one page of a job.
 const READS: usize = 10;
-/// How often a job is read again that a person changes meanwhile.
+/// How often to read a job again that a person changes meanwhile.
 const ROUNDS: usize = 10;
 
 /// Works on jobs while it holds the lease.
@@ -79,8 +79,8 @@ impl<'a, S: StateStore + LeaseStore + JobStore, M: Messenger> Worker<'a, S, M> {
         Self { engine, hold: Mutex::new(Hold::new(leader::Settings { clock: engine.clock(), ..leads })) }
     }
 
-    /// Works on all jobs until none has anything to do or another worker holds the lease, and with `until` until then at the
-    /// latest. Each job goes on by itself, so that one with a low rate holds none up.
+    /// Works on all jobs until none has anything to do, another worker holds the lease, or the time is `until`. Jobs
+    /// run side by side, so that one with a low rate holds none up.
     ///
     /// # Errors
     /// The store failed before a job could be found.
@@ -121,7 +121,7 @@ impl<'a, S: StateStore + LeaseStore + JobStore, M: Messenger> Worker<'a, S, M> {
         }
     }
 
-    /// Works on one job for as long as it can. Returns the job, unless it is of no use to try again for now.
+    /// Works on one job for as long as it can. Returns the job, unless another try is useless for now.
     async fn tried(&self, id: JobId, until: Option<Instant>) -> Option<JobId> {
         match self.run(&id, until).await {
             Ok(()) => Some(id),
@@ -136,7 +136,7 @@ impl<'a, S: StateStore + LeaseStore + JobStore, M: Messenger> Worker<'a, S, M> {
         }
     }
 
-    /// Gives the lease back. One that cannot be given back expires by itself.
+    /// Gives the lease back. If that fails, it expires.
     pub async fn release(&self) {
         if let Err(error) = self.hold.lock().await.release(&self.engine.store).await {
             tracing::warn!(error = %Chain(error.as_ref()), "a lease could not be released");
@@ -161,7 +161,8 @@ impl<'a, S: StateStore + LeaseStore + JobStore, M: Messenger> Worker<'a, S, M> {
         Ok(())
     }
 
-    /// The next page of its list, or its next chunk. A lost race is no error: the next step begins with what was written.
+    /// The next page of its list, or its next chunk. A lost race is no error: the next step begins with what was
+    /// written.
     async fn step(&self, job: Job, pace: &mut Pace, until: Option<Instant>) -> Result<(), Error> {
         let (store, now) = (&self.engine.store, self.engine.now());
         if job.chunk.is_none()
@@ -173,7 +174,7 @@ impl<'a, S: StateStore + LeaseStore + JobStore, M: Messenger> Worker<'a, S, M> {
         if job.chunk.is_none() && !job.gathered {
             let mut cursor = job.cursor.clone();
             let mut ids: Vec<Id> = Vec::new();
-            // Each page costs a save, and each chunk two, so a filter that few orders fit fills a page with several reads.
+            // Each page costs a save, and each chunk two, so if few orders match, several reads fill a page.
             for _ in 0..READS {
                 let page = store.matching(&job.filter, now, cursor.as_deref()).await?;
                 ids.extend(page.damaged.into_iter().map(|(id, _)| id));
@@ -219,7 +220,7 @@ impl<'a, S: StateStore + LeaseStore + JobStore, M: Messenger> Worker<'a, S, M> {
             if store.save_job(&next, latest.version, Some((job.page, &page))).await? {
                 return Ok(());
             }
-            // A person paused or aborted it meanwhile, or another worker has gone on with it.
+            // A person paused or aborted it meanwhile, or another worker continued it.
             match store.job(&job.id).await? {
                 Some(now) if (now.page, now.offset, &now.chunk) == (job.page, job.offset, &job.chunk) => latest = now,
                 _ => return Ok(()),
@@ -228,7 +229,7 @@ impl<'a, S: StateStore + LeaseStore + JobStore, M: Messenger> Worker<'a, S, M> {
         Ok(())
     }
 
-    /// Records what it is about to act on; `None` if another writer was faster.
+    /// Records the next chunk; `None` if another writer was faster.
     async fn prepare(&self, job: &Job, page: &mut Page) -> Result<Option<Job>, Error> {
         let from = usize::from(job.offset);
         let most = if job.dry_run { PAGE } else { job.rate as usize };
@@ -274,14 +275,14 @@ impl<'a, S: StateStore + LeaseStore + JobStore, M: Messenger> Worker<'a, S, M> {
         }
         match self.engine.workflow(&task.workflow_hash).await {
             Ok(workflow) => Ok(job.filter.fits_steps(task, &workflow)),
-            // It is named when its turn comes.
+            // Its result comes with its turn.
             Err(Error::Corrupt { .. }) => Ok(true),
             Err(error) => Err(error),
         }
     }
 
-    /// Acts on the orders of its chunk, and notes the results. After an end nothing is begun: what was done before is found out.
-    /// Returns whether all that is to have a result has one; not so if the time was over before.
+    /// Acts on the orders of its chunk and notes the results. During an abort it begins nothing and only finds out what
+    /// was done. Returns whether every order that needs a result has one, which fails if time runs out.
     async fn act(&self, job: &Job, page: &mut Page, pace: &mut Pace, until: Option<Instant>) -> bool {
         let Some(chunk) = &job.chunk else { return true };
         let most = if job.dry_run { usize::MAX } else { (job.abort_after.saturating_sub(job.counts.failed)) as usize };
@@ -296,7 +297,7 @@ impl<'a, S: StateStore + LeaseStore + JobStore, M: Messenger> Worker<'a, S, M> {
                 if !is_enough.load(Ordering::Relaxed) {
                     sleep_until(at).await;
                 }
-                // What has begun is brought to its end, so that no act is without a result.
+                // Finish begun acts, so that none is without a result.
                 if is_enough.load(Ordering::Relaxed) {
                     return (n, None);
                 }
@@ -304,7 +305,7 @@ impl<'a, S: StateStore + LeaseStore + JobStore, M: Messenger> Worker<'a, S, M> {
                     true => None,
                     false => self.one(job, chunk, seen, &item, until).await,
                 };
-                // At an end, no result means that it was not done.
+                // During an abort, no result means not done.
                 if result.is_none() && job.abort.is_none() {
                     is_late.store(true, Ordering::Relaxed);
                 }
@@ -322,7 +323,7 @@ impl<'a, S: StateStore + LeaseStore + JobStore, M: Messenger> Worker<'a, S, M> {
         !is_late.load(Ordering::Relaxed)
     }
 
-    /// No result: the job is to end and it was not done, or the time is over and it has to be found out.
+    /// `None`: the job is being aborted and it was not done, or time ran out before that is known.
     async fn one(&self, job: &Job, chunk: &Chunk, seen: u64, item: &Item, until: Option<Instant>) -> Option<Item> {
         let mut act = job.act(seen);
         for tried in 1.. {
@@ -353,7 +354,7 @@ impl<'a, S: StateStore + LeaseStore + JobStore, M: Messenger> Worker<'a, S, M> {
                     });
                     match self.judge(job, item, read).await {
                         Ok(Judged::Act(task)) if is_known => act.seen = Some(task.version),
-                        // Its history no longer says whether this act is in it.
+                        // Its history may no longer show this act.
                         Ok(Judged::Act(_)) => return Some(told(item, operator::Outcome::Moved { version: seen })),
                         Ok(Judged::Known(item)) => return Some(item),
                         Err(error) => return Some(failure(&item.clone(), &error)),

@@ -1,13 +1,12 @@
 //! The supervisor: sweeps the due index under leases, and requests recovery of overdue orders.
 //!
-//! All decisions are in [`shared::supervisor`] and [`shared::strain`]. It may send to the scheduler's queue and put
-//! events, and nothing else: it has no permission on agents' queues and knows no remote service.
+//! All decisions are in [`shared::supervisor`] and [`shared::strain`]. It may only send to the scheduler's queue and
+//! put events. It has no permission on agents' queues and knows no remote service.
 //!
 //! The due index is divided into groups of shards, each led under its own lease, so that several supervisors can work
 //! concurrently. **No lease, no sweep**: while the lease store is unavailable nothing is recovered here, and an alarm
-//! says so. The leases live in the state table, so a supervisor without them could write nothing anyway. Two leaders
-//! at once do no harm: every write is conditional and carries the lease's fencing token, and a task refuses older
-//! tokens.
+//! says so. The leases are in the state table, so a supervisor without them could write nothing anyway. Two leaders at
+//! once do no harm: every write is conditional and carries the lease's fencing token, and tasks refuse older tokens.
 
 pub mod ages;
 pub mod dead_letters;
@@ -31,7 +30,7 @@ const PAGE: u32 = 100;
 /// Maximum number of pages of each part in a sweep. The next sweep continues from there, so every sweep ends, and none
 /// is always busy with the same first rows.
 const MAX_PAGES: usize = 100;
-/// A sweep of a group begins no page after this: a queue that is slow to refuse must not hold up what is newly due.
+/// A sweep of a group begins no page after this, because a slowly refusing queue must not hold up newly due tasks.
 const MAX_SWEEP: Duration = Duration::from_secs(30);
 
 /// Where the next sweep continues, in each part of the due index that the last one did not finish.
@@ -42,8 +41,8 @@ pub type Places = HashMap<u16, String>;
 pub struct Settings {
     /// Shards of the due index.
     pub shards: u16,
-    /// Groups of shards, each under its own lease: shard `n` belongs to group `n % groups`. All supervisors must have
-    /// the same number; otherwise two of them may sweep one shard, which does no harm.
+    /// Groups of shards, each under its own lease: shard `n` belongs to group `n % groups`. All supervisors should have
+    /// the same number. If not, two may sweep one shard, which does no harm.
     pub groups: u16,
     /// Maximum number of groups that one supervisor leads at once; other supervisors lead the rest.
     pub lead_at_most: u16,
@@ -60,9 +59,9 @@ impl Settings {
         Self { shards, groups: 1, lead_at_most: u16::MAX, lease_life, strain_least: shared::strain::LEAST }
     }
 
-    /// The parts of a group: of all its shards first the moved tasks, then those that may still wait in the queue of
-    /// their class's Wakes. `turn` chooses the first part: if rows whose queue is slow to refuse cut sweeps short, a
-    /// part that always came last would never be reached.
+    /// The parts of a group: first the moved tasks of all its shards, then tasks that may still wait in the queue of
+    /// their class's Wakes. `turn` chooses the first part. Otherwise, if rows with slowly refusing queues cut sweeps
+    /// short, the last part would never be reached.
     fn parts_of(self, group: u16, turn: usize) -> Vec<(u16, Option<Priority>)> {
         let own = (group..self.shards).step_by(usize::from(self.groups.max(1)));
         let classes = [(MOVED, None), (URGENT, Some(Priority::High)), (0, Some(Priority::Normal))];
@@ -124,7 +123,7 @@ pub struct Supervisor<'a, S, M> {
     held: BTreeMap<String, u32>,
     /// Alerts to operators about agents.
     alerts: strain::Alerts,
-    /// The group that sweeps begin with, so that several supervisors do not contend for the same one first.
+    /// The group that sweeps begin with; differs, so that supervisors do not contend for the same one.
     first: usize,
     /// No page begins after this.
     stop_at: Option<Instant>,
@@ -144,7 +143,7 @@ impl<'a, S: StateStore + LeaseStore, M: Messenger> Supervisor<'a, S, M> {
         };
         let holds = (0..groups).map(hold).collect();
         let first = engine.instance().bytes().fold(0usize, |h, b| h.wrapping_mul(31).wrapping_add(usize::from(b)));
-        // By the minute too: a lone supervisor that leads fewer groups than there are still reaches each of them.
+        // By the minute, too, so that a lone supervisor that leads only some groups still reaches each.
         let first = first.wrapping_add(minute(engine.now())) % usize::from(groups);
         let (held, alerts) = (BTreeMap::new(), strain::Alerts::default());
         Self { engine, settings, holds, held, alerts, first, stop_at: None, places: Places::new() }
@@ -163,7 +162,7 @@ impl<'a, S: StateStore + LeaseStore, M: Messenger> Supervisor<'a, S, M> {
     }
 
     /// Begins no page of the due index after `stop_at`; the rest is left to the next sweep. For a function that is
-    /// killed at its deadline: it would keep its leases for the rest of their life, and no other could sweep.
+    /// killed at its deadline. It would keep its leases for the rest of their life, and no other could sweep.
     #[must_use]
     pub fn stopping_at(self, stop_at: Instant) -> Self {
         Self { stop_at: Some(stop_at), ..self }
@@ -178,7 +177,7 @@ impl<'a, S: StateStore + LeaseStore, M: Messenger> Supervisor<'a, S, M> {
         let groups = self.holds.len();
         let (mut total, mut problem) = (Sweep::default(), None);
         self.held.clear();
-        // Groups that are led already come first: only the rest of `lead_at_most` may be contended for.
+        // Groups already led come first, because only the rest of `lead_at_most` may be contended for.
         let mut order: Vec<usize> = (0..groups).map(|n| (self.first + n) % groups).collect();
         order.sort_by_key(|&group| !self.holds[group].is_live());
         for group in order {
@@ -193,7 +192,7 @@ impl<'a, S: StateStore + LeaseStore, M: Messenger> Supervisor<'a, S, M> {
         let Sweep { looked_at, expired, failed, .. } = total;
         tracing::debug!(looked_at, expired, failed, "swept the due index");
         total.stood_by = total.groups == 0;
-        // If a group failed, a part of a sweep would pass for all of it.
+        // If a group failed, a partial sweep would count as a whole one.
         if !total.stood_by && problem.is_none() && self.settings.strain_least > 0 {
             let looked_at = u32::try_from(total.looked_at).unwrap_or(u32::MAX);
             self.alerts.follow(self.engine, &self.held, looked_at, self.settings.strain_least).await;
@@ -205,16 +204,16 @@ impl<'a, S: StateStore + LeaseStore, M: Messenger> Supervisor<'a, S, M> {
         let mut sweep = Sweep::default();
         let Some(mut lease) = self.holds[group].lead(&self.engine.store).await? else { return Ok(sweep) };
         sweep.groups = 1;
-        // What becomes due during the sweep is left to the next one; else a task due again at once would never end it.
+        // Tasks that become due during the sweep are left to the next, or a task due again at once would never end it.
         let (until, began) = (self.engine.now(), Instant::now());
         let group_number = u16::try_from(group).expect("as many groups as shards at most");
-        // Divided: a supervisor that leads a single group would otherwise reach each group always at the same minutes.
+        // Divided, or a supervisor that leads a single group would reach each always at the same minutes.
         let turn = minute(until) / self.holds.len().max(1);
         let parts = self.settings.parts_of(group_number, turn);
         let places = &mut self.places;
         let part = |(shard, class)| Part { shard, class, until, cursor: places.remove(&shard), pages: 0 };
         let mut parts: VecDeque<Part> = parts.into_iter().map(part).collect();
-        // One page of each in turn: in a sweep that is cut short, no shard has waited behind another's backlog.
+        // One page of each in turn, so that no shard waits behind another's backlog if the sweep is cut short.
         while let Some(mut part) = parts.pop_front() {
             if self.sweep_page(&mut part, &lease, &mut sweep).await? {
                 parts.push_back(part);
@@ -242,7 +241,7 @@ impl<'a, S: StateStore + LeaseStore, M: Messenger> Supervisor<'a, S, M> {
             && !page.ids.is_empty()
             && let Some(class) = part.class
         {
-            // Only now: while nothing is due, the length of the queues does not matter.
+            // Only now: while nothing is due the queues' length does not matter.
             let lag = self.engine.sweep_lag(class).await;
             if !lag.is_zero() {
                 part.until = plus(part.until, -lag);
@@ -281,7 +280,7 @@ impl<'a, S: StateStore + LeaseStore, M: Messenger> Supervisor<'a, S, M> {
         self.stop_at.is_some_and(|stop_at| stop_at <= Instant::now())
     }
 
-    /// Gives all leases back. A lease that cannot be given back expires by itself.
+    /// Gives all leases back. If that fails, they expire.
     pub async fn release(&mut self) {
         for hold in &mut self.holds {
             if let Err(error) = hold.release(&self.engine.store).await {
@@ -321,10 +320,10 @@ impl<'a, S: StateStore + LeaseStore, M: Messenger> Supervisor<'a, S, M> {
     }
 }
 
-/// One sweep over everything that can be led, then the leases are given back: what one invocation does.
+/// One invocation: sweeps everything that can be led, then gives the leases back.
 ///
 /// # Errors
-/// The lease store or the due index failed: nothing leads for now, and the next sweep tries again.
+/// The lease store or the due index failed. Nothing leads for now, and the next sweep tries again.
 pub async fn handler<S: StateStore + LeaseStore, M: Messenger>(
     engine: &Engine<S, M>,
     settings: Settings,

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 /// A dead supervisor is replaced after this time; a slow one renews its lease.
 const LEASE_LIFE: Duration = Duration::from_secs(60);
-/// Sweeps end within this time after an invocation begins: before their leases expire and before the next one begins.
+/// Sweeps end within this time of an invocation's begin: before their leases expire and the next one begins.
 const SWEEPS: Duration = Duration::from_secs(59);
 /// Time for the last page of that, for giving the leases back, and for the ages of orders.
 const LAST_PAGE: Duration = Duration::from_secs(10);
@@ -26,7 +26,7 @@ async fn main() -> Result<(), Error> {
     let config = Config::from_env()?;
     traces::init(&config.instance);
     let lookup = |name: &str| std::env::var(name).ok();
-    // EventBridge starts it at most once a minute; within the minute it sweeps again by itself. 0: one sweep.
+    // EventBridge starts it at most once a minute; meanwhile it sweeps again by itself. 0: one sweep.
     let every = Duration::from_millis(number(lookup, "SWEEP_EVERY_MS", 0, 0, 3_600_000)?);
     let sweep_for = Duration::from_millis(number(lookup, "SWEEP_FOR_MS", 50_000, 0, 900_000)?);
     let settings = Settings {
@@ -50,7 +50,7 @@ async fn main() -> Result<(), Error> {
         let places_of = || places.lock().unwrap_or_else(PoisonError::into_inner);
         let left = std::mem::take(&mut *places_of());
         let mut supervisor = Supervisor::new(engine, settings).stopping_at(stop_at).going_on(left);
-        // Jobs keep an invocation for as long as Lambda allows. Later ones sweep beside it, and leave the jobs to it.
+        // Jobs occupy an invocation for as long as Lambda allows. Later invocations sweep beside it, without jobs.
         let worker = Worker::new(engine, LEASE_LIFE);
         let work = async {
             let worked = worker.work(jobs_until).await;
@@ -69,7 +69,7 @@ async fn main() -> Result<(), Error> {
                     tracing::warn!(error = %Chain(&error), "the ages of orders could not be measured");
                 }
             }
-            // Alarms wait for these, however long a job lasts.
+            // Alarms need these, even during a long job.
             metrics::flush(stack);
             swept
         };

@@ -1,6 +1,6 @@
 //! What a sweep learns about the agents: it records strained agents and alerts an operator once.
 //!
-//! The record is written before the alert, and says that the alert is owed until a supervisor has sent it.
+//! The record is written before the alert, which it shows as owed until a supervisor has sent it.
 
 use shared::engine::Engine;
 use shared::message::Effect;
@@ -16,7 +16,7 @@ const LOOK_EVERY: SignedDuration = SignedDuration::from_mins(1);
 /// Sends the alerts about agents.
 #[derive(Default)]
 pub(crate) struct Alerts {
-    /// When it last read what is recorded.
+    /// When it last read the record.
     looked: Option<Timestamp>,
     /// Whether an alert was owed then.
     is_owed: bool,
@@ -64,7 +64,7 @@ impl Alerts {
         }
         self.is_owed = false;
         for (agent, strain) in engine.agents().await.strained.iter().filter(|(_, strain)| strain.alert_owed) {
-            // The supervisor that recorded it is most likely sending it now.
+            // The supervisor that recorded it is probably sending it now.
             let is_told = plus(strain.last, OWED_GRACE) <= now && tell(engine, agent, strain).await;
             self.is_owed |= !is_told;
         }

@@ -9,15 +9,15 @@ use shared::ports::Messenger;
 use shared::time::SignedDuration;
 use std::collections::HashMap;
 
-/// Longest body kept with a message set aside, in bytes of the JSON it is sent in: room for the reason below SQS's limit.
+/// Longest body kept with a message set aside, in bytes of JSON. It leaves room for the reason below SQS's limit.
 const MAX_BODY: usize = 900 * 1024;
-/// Longest reason, in bytes: a parser quotes what it did not expect, perhaps the whole message.
+/// Longest reason, in bytes, because a parser quotes the unexpected, perhaps a whole message.
 const MAX_REASON: usize = 1000;
 
 /// The attribute of a message that holds the `traceparent` of the span that sent it.
 pub const ATTRIBUTE: &str = "traceparent";
 
-/// A record of an `SqsEvent`, as far as a handler needs it.
+/// The parts of an `SqsEvent` record that handlers need.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
     /// Its id in the queue.
@@ -26,7 +26,7 @@ pub struct Record {
     pub queue: String,
     /// The message.
     pub body: String,
-    /// From being sent to being received, its delay included; unknown for a redelivered message.
+    /// From sending to receipt, delay included; unknown for a redelivered message.
     pub waited: Option<SignedDuration>,
     /// An earlier delivery may have handled it.
     pub is_redelivered: bool,
@@ -82,7 +82,7 @@ pub fn records(event: aws_lambda_events::event::sqs::SqsEvent) -> Vec<Record> {
         .collect()
 }
 
-/// By the queue's own clock. A redelivered message tells how long the queue was, not how long it is.
+/// By the queue's own clock. A redelivered message tells how long the queue was before, not now.
 fn waited(attributes: &HashMap<String, String>) -> Option<SignedDuration> {
     let number = |name: &str| attributes.get(name)?.parse::<i64>().ok();
     if number(RECEIVES)? != 1 {
@@ -95,19 +95,19 @@ fn waited(attributes: &HashMap<String, String>) -> Option<SignedDuration> {
 /// The message in a record.
 ///
 /// # Errors
-/// The parser's message, if it is not one.
+/// The parser's words, if it is none.
 pub fn parse<T: DeserializeOwned>(record: &Record) -> Result<T, String> {
     shared::json::read_own(&record.body).map_err(|e| format!("not a message that this queue accepts: {e}"))
 }
 
-/// How many bytes of `text` fit into `max` bytes once they are escaped in JSON; all of them if they do.
+/// How many first bytes of `text` fit into `max` bytes once they are escaped in JSON.
 fn escaped_prefix(text: &str, max: usize) -> usize {
     let mut escaped = 0;
     let over = text.bytes().position(|byte| {
         escaped += match byte {
             b'"' | b'\\' | b'\n' | b'\r' | b'\t' => 2,
             0..0x20 => 6,
-            // Of the three bytes of U+FFFE and U+FFFF, which are six then, this is the first.
+            // The first of three bytes of U+FFFE and U+FFFF, which are escaped as six.
             0xef => 4,
             _ => 1,
         };
@@ -123,7 +123,7 @@ pub async fn set_aside<M: Messenger>(messenger: &M, messages: Vec<(Record, Strin
     }
     let ids: Vec<String> = messages.iter().map(|(record, _)| record.message_id.clone()).collect();
     let effects = messages.into_iter().map(|(record, reason)| {
-        // Not the reason: a parser quotes what it did not expect.
+        // Not the reason, which may quote the message.
         tracing::error!(queue = %record.queue, message.id = %record.message_id, bytes = record.body.len(), "set a message aside; the reason is with it");
         let kept = escaped_prefix(&record.body, MAX_BODY);
         Effect::SetAside(Box::new(SetAside {

@@ -15,8 +15,8 @@ use std::time::Duration;
 
 /// Maximum number of keys in one `BatchGetItem` of DynamoDB.
 const BATCH: usize = 100;
-/// Maximum number of consecutive requests without any answer from DynamoDB. Large items are answered a part at a time,
-/// 16 MB or 1 MB of a partition, and each part leaves less.
+/// Maximum number of consecutive requests without any answer from DynamoDB. Large items come in parts of 16 MB, or 1 MB
+/// of a partition, and each part leaves less.
 const ATTEMPTS: u32 = 5;
 
 type Read = Result<Option<Item>, Error>;
@@ -25,7 +25,7 @@ type Read = Result<Option<Item>, Error>;
 #[derive(Clone, Copy)]
 pub(crate) struct Source<'a> {
     pub table: &'a str,
-    /// Whether reads see every write that was answered before, at twice the price.
+    /// Whether reads see every completed write, at twice the price.
     pub is_consistent: bool,
 }
 
@@ -49,7 +49,7 @@ impl Reads {
     }
 
     /// The items under `keys`, as from [`Reads::get_all`], of a table whose items never change. An eventually
-    /// consistent read costs half, and can at worst miss an item that was just written; a missing item is read again.
+    /// consistent read costs half, and can only miss an item that was just written; a missing item is read again.
     pub(crate) async fn get_written_once(
         &self,
         table: &str,
@@ -98,7 +98,7 @@ impl Reads {
             let wanted = wanted.build().expect("keys are set");
             let answer = match BatchGetItemInput::builder().request_items(from.table, wanted).sent(&self.0).await {
                 Ok(answer) => answer,
-                // One key that DynamoDB refuses must not fail the others, nor must a role older than this program.
+                // Neither one key that DynamoDB refuses nor a role older than this program must fail all keys.
                 Err(error) if matches!(error.code(), Some("ValidationException" | "AccessDeniedException")) => {
                     let one = |(n, key): (usize, &Item)| {
                         let (key, what) = (key.clone(), what(n));
@@ -106,7 +106,7 @@ impl Reads {
                     };
                     return join_all(keys.iter().enumerate().map(one)).await;
                 }
-                // So a throttled key is finally asked for alone, and refused. What was read before counts.
+                // A throttled key is finally read alone, and refused. Earlier answers count.
                 Err(error) => {
                     (left, reason) = (asked, DisplayErrorContext(error).to_string());
                     break;

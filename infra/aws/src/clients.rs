@@ -10,18 +10,18 @@ use aws_smithy_runtime_api::client::http::{SharedHttpClient, SharedHttpConnector
 use futures::future::BoxFuture;
 use std::time::Duration;
 
-/// Attempts per call, the first included: a throttled or lost call is retried within the invocation. Calls in
-/// this process are made once ([`crate::sent`]).
+/// Attempts per call, the first included. A throttled or lost call is retried within the invocation; calls in this
+/// process are made once ([`crate::sent`]).
 const ATTEMPTS: u32 = 3;
-/// Longest wait before the second attempt on this machine, which has no other callers to spare; the SDK waits a second.
+/// Longest wait before the second attempt on this machine, where no other callers need sparing; the SDK waits a second.
 const LOCAL_BACKOFF: Duration = Duration::from_millis(20);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// One attempt. DynamoDB and SQS answer within milliseconds; a longer silence is a lost packet.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(3);
-/// The whole call, retries included: two silent attempts with the pause between them. Less than a quarter of a
-/// function's time, so that a function whose load, save and send are all silent can still report what failed.
+/// The whole call, retries included: two silent attempts and the pause between. Less than a quarter of a function's
+/// time, so that a function without answers to its load, save and send can still report a failure.
 const CALL_TIMEOUT: Duration = Duration::from_secs(7);
-/// The same two for a receive that waits up to 20 s for messages.
+/// Both for a receive that waits up to 20 s for messages.
 const POLL_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(25);
 const POLL_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -59,15 +59,15 @@ impl Clients {
         Self::without_signatures(http_client(), url)
     }
 
-    /// Clients of endpoints embedded in this process: `http` answers the calls. Signatures are not checked there, so
-    /// none are made: they would take a tenth of the time of a call.
+    /// Clients of endpoints embedded in this process: `http` answers the calls. They check no signatures, so none are
+    /// made, which would take a tenth of a call's time.
     #[must_use]
     pub fn embedded(http: SharedHttpClient) -> Self {
         Self::without_signatures(http, "http://127.0.0.1")
     }
 
-    /// The same, but the calls of an order's path leave out most of the SDK ([`crate::sent`]). What `connector` answers must be in
-    /// memory.
+    /// [`Self::embedded`], but an order's calls leave out most of the SDK ([`crate::sent`]). Answers of `connector`
+    /// must be in memory.
     #[must_use]
     pub fn in_process(connector: SharedHttpConnector) -> Self {
         let http = {
@@ -83,8 +83,8 @@ impl Clients {
         }
     }
 
-    /// For receives that wait for messages: an answer comes after SQS's longest poll of 20 s, and is not a stalled stream
-    /// meanwhile. Only for those: a send or a delete must not wait as long.
+    /// Only for receives that wait for messages: SQS's longest poll takes 20 s, and is no stalled stream. A send or a
+    /// delete must not wait as long.
     #[must_use]
     pub fn long_polls(&self) -> Caller<aws_sdk_sqs::Client> {
         let patient =
@@ -135,8 +135,8 @@ impl Clients {
     }
 }
 
-/// One for all three services: each further HTTP client would read the machine's root certificates again, which is a
-/// large part of a cold start.
+/// One for all three services, because each HTTP client reads the machine's root certificates, a large part of a cold
+/// start.
 pub(crate) fn http_client() -> SharedHttpClient {
     aws_smithy_http_client::Builder::new()
         .tls_provider(tls::Provider::Rustls(tls::rustls_provider::CryptoMode::AwsLc))
@@ -293,7 +293,7 @@ mod tests {
     /// Shortest time of a function, in template.yaml. A scheduler loads, saves and sends within it.
     const FUNCTION: Duration = Duration::from_secs(30);
 
-    // A send that is given up late is one whose function is killed after its save.
+    // If a send gives up late, its function is killed after its save.
     #[tokio::test(start_paused = true)]
     async fn no_call_to_a_silent_service_takes_a_quarter_of_a_function() {
         for Clients { dynamodb, sqs, eventbridge, .. } in clients(Slow(None)) {

@@ -20,7 +20,7 @@ pub struct Error {
 /// Where everything is, and the settings of this process.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// `ORDERS_TABLE`: what was submitted.
+    /// `ORDERS_TABLE`: submitted orders.
     pub orders_table: String,
     /// `STATE_TABLE`: tasks, workflows, leases.
     pub state_table: String,
@@ -29,12 +29,12 @@ pub struct Config {
     pub queue_prefix: String,
     /// `EVENT_BUS`: name of the bus alerts go to.
     pub event_bus: String,
-    /// `REPLY_QUEUES`: queues that a submission may name for its notices, and the tenants whose submissions may, for
+    /// `REPLY_QUEUES`: queues that submissions may name for their notices, and the tenants that may name them, for
     /// example `default;acme=acme;all=*`.
     pub reply_queues: ReplyQueues,
     /// `AGENTS` and `EXTERNAL_AGENTS`: names of all agents, separated by commas.
     pub agents: Vec<String>,
-    /// `EXTERNAL_AGENTS`: agents that somebody's own program serves, which receives requests from their queues.
+    /// `EXTERNAL_AGENTS`: agents that an external program serves; it receives from their queues.
     pub external_agents: Vec<String>,
     /// `AGENT_POOLS`: pools of the agents that have several, the most preferred first, for example
     /// `payment=payment,payment-b;fraud=fraud,fraud-b`.
@@ -47,7 +47,7 @@ pub struct Config {
     pub order_buckets: u16,
     /// `CLOCK_SKEW_MS`: largest clock skew between two instances.
     pub clock_skew: SignedDuration,
-    /// `RETENTION_DAYS`: how long a task is kept after it ended well; zero keeps it forever, like its order.
+    /// `RETENTION_DAYS`: how long a task is kept after it ended well; zero keeps it forever. Orders stay.
     pub retention: SignedDuration,
     /// `TASK_CACHE`: most tasks and most inputs kept in memory between messages.
     pub cache: usize,
@@ -190,7 +190,7 @@ impl Config {
 /// What is wrong with a name that [`queue::is_pool`] refuses.
 pub const NO_POOL: &str = "cannot be part of a queue's name; write 1 to 40 lower-case letters, digits and `-`, not ending in -high, -low or -dead";
 
-/// What a deployment adds to its workflow files.
+/// A deployment's additions to workflow files.
 fn files(lookup: impl Fn(&str) -> Option<String>) -> Result<Settings, Error> {
     let given = |name: &str| lookup(name).filter(|text| !text.trim().is_empty());
     let config = match given("WORKFLOW_CONFIG") {
@@ -230,7 +230,7 @@ pub fn pools(text: &str) -> Result<Layout, String> {
     Ok(all)
 }
 
-/// The same pools, if each belongs to a known agent and none is named like an agent that it does not belong to.
+/// The same pools, if each belongs to a known agent and none is named like another agent.
 ///
 /// # Errors
 /// The first pool that breaks this rule, in words.
@@ -277,7 +277,7 @@ pub fn number<T: FromStr + PartialOrd + std::fmt::Display>(
     }
 }
 
-/// Where services reach the API: the beginning of every address that a step hands out.
+/// Where services reach the API. Every address that a step hands out begins with it.
 fn public_url(text: String) -> Result<String, Error> {
     let is_url = text.starts_with("https://") || text.starts_with("http://127.0.0.1");
     if text.is_empty() || is_url && text.len() <= MAX_PUBLIC_URL && text.bytes().all(|byte| byte.is_ascii_graphic()) {
@@ -292,7 +292,7 @@ fn public_url(text: String) -> Result<String, Error> {
 /// Longest [`Config::public_url`].
 const MAX_PUBLIC_URL: usize = 200;
 
-/// 128 bits of the system's entropy, in hexadecimal digits: what the tokens of one order are made of.
+/// The secret behind one order's tokens: 128 bits of the system's entropy, in hexadecimal digits.
 ///
 /// # Panics
 /// If the operating system has none.
@@ -302,8 +302,8 @@ pub fn secret() -> String {
     format!("{:016x}{:016x}", bits(), bits())
 }
 
-/// A name for this process that no other one has: 64 bits of the system's entropy. Bits of a clock would not do: two
-/// processes with one name take each other's saves for their own.
+/// A unique name for this process: 64 bits of the system's entropy. A clock's bits would not do, because two processes
+/// with one name take each other's saves for their own.
 #[must_use]
 pub fn instance() -> String {
     let bits = getrandom::u64().expect("the operating system has entropy");

@@ -18,7 +18,7 @@ use shared::time::Timestamp;
 use std::collections::BTreeMap;
 
 const KEY: &str = "control#agents";
-/// Prefix of an agent's or a queue's name, so that no name collides with another attribute.
+/// Prefixes of agents' or queues' names, so that no name collides with another attribute.
 const PAUSED: &str = "agent#";
 const STRAINED: &str = "strain#";
 const WAIT: &str = "wait#";
@@ -31,7 +31,7 @@ impl DynamoStore {
     pub async fn read_agents(&self) -> Result<Agents, Error> {
         let item = self.record(KEY, KEY).await?.unwrap_or_default();
         let mut paused: BTreeMap<String, Pause> = all(&item, PAUSED);
-        // Even if it cannot be read, somebody wanted this agent to be paused.
+        // Even an unreadable entry means that this agent is paused.
         for name in item.keys().filter_map(|attribute| attribute.strip_prefix(PAUSED)) {
             paused.entry(name.to_owned()).or_insert_with(|| Pause {
                 by: "somebody".into(),
@@ -85,7 +85,7 @@ impl DynamoStore {
     }
 }
 
-/// The attributes with this prefix, by the rest of their names. An unreadable one is left out, and the others count.
+/// The attributes with this prefix, by the rest of their names. An unreadable one is left out.
 fn all<T: DeserializeOwned>(item: &Item, prefix: &str) -> BTreeMap<String, T> {
     let found = item.iter().filter_map(|(attribute, value)| {
         let name = attribute.strip_prefix(prefix)?;

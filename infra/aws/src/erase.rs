@@ -1,4 +1,4 @@
-//! What erasing an order writes: its record, its input and its outputs beside the record, together or not at all.
+//! Erases an order: its record, its input and its outputs beside the record, all or nothing.
 
 use crate::item::{self, Item, n, s};
 use crate::sdk_error::unavailable;
@@ -13,19 +13,19 @@ use shared::task::Task;
 use shared::time::Timestamp;
 use shared::workflow::Hash;
 
-/// Attributes of an order whose record may be gone: by whom and why it was erased, and when.
+/// Attributes of an order, also without a record: by whom and why it was erased, and when.
 const ERASED: &str = "erased";
 const ERASED_AT: &str = "erased_at";
 
-/// An order as the order table keeps it, also when its record has expired.
+/// An order in the order table, even if its record has expired.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Kept {
     /// The order.
     pub id: Id,
-    /// When it was erased with all orders that it started, by whom and why.
+    /// When, by whom and why it was erased with its children.
     pub erased: Option<(Timestamp, String)>,
     key: Item,
-    /// The keys of the items of its labels.
+    /// The keys of its labels' items.
     labels: Vec<Item>,
 }
 
@@ -44,7 +44,7 @@ impl Kept {
                 .map_err(|e| item::corrupt(&what, format!("attribute `{}`: {e}", item::LABELS)))?,
             false => Vec::new(),
         };
-        // The partition says how many there were when the order was accepted.
+        // The partition's number is from when the order was accepted.
         let number = bucket.split_once('#').and_then(|(_, number)| number.parse().ok()).unwrap_or_default();
         let labels = labels.iter().map(|label| key(item::labelled(number, label))).collect();
         Ok(Self { erased, key: key(bucket.to_owned()), labels, id })
@@ -52,8 +52,8 @@ impl Kept {
 }
 
 impl DynamoStore {
-    /// The order called `id`, whose record is `task` unless it has expired. `None` if there was never one, or if only
-    /// its parent's id leads to it.
+    /// The order called `id`, with its record `task` unless that has expired. `None` if there was none, or if only its
+    /// parent's id leads to it.
     ///
     /// # Errors
     /// A table failed.
@@ -67,7 +67,7 @@ impl DynamoStore {
             },
         };
         let mut keys: Vec<Item> = Vec::new();
-        // There may have been fewer partitions.
+        // There may have been fewer buckets.
         for buckets in (1..=self.order_buckets).rev() {
             let (bucket, sort) = match task {
                 Some(task) => item::order_key_of(task, buckets),
@@ -84,7 +84,7 @@ impl DynamoStore {
         items?.iter().flatten().next().map(Kept::of).transpose()
     }
 
-    /// The orders that the order called `id` started, as the order table has them.
+    /// The children of the order called `id`, from the order table.
     ///
     /// # Errors
     /// The table failed.
@@ -109,9 +109,9 @@ impl DynamoStore {
         }
     }
 
-    /// Replaces the record `seen` with `next`, which [`shared::erase`] made of it, and takes input, key and content
-    /// hash from its order and the outputs beside it from the table. All of it or nothing; false if `seen` is no longer
-    /// stored. With `note` the order says that it and all that it started are erased.
+    /// Replaces the record `seen` with `next`, from [`shared::erase`], and removes the order's input, key and content
+    /// hash, and the outputs beside the record. All or nothing; false if `seen` is no longer stored. With `note` the
+    /// order says that it and all its children are erased.
     ///
     /// # Errors
     /// The tables failed.
@@ -139,7 +139,7 @@ impl DynamoStore {
         self.transact(all, &format!("erasing order {}", next.id)).await
     }
 
-    /// The same for an order whose record has expired, and its outputs with it.
+    /// Erases an order whose record and outputs have expired.
     ///
     /// # Errors
     /// The table failed.
@@ -147,7 +147,7 @@ impl DynamoStore {
         self.transact(self.erasing(kept, note), &format!("erasing order {}", kept.id)).await.map(drop)
     }
 
-    /// An earlier version reads what is left: an order with the input `null`.
+    /// Earlier versions can read the rest: an order with the input `null`.
     fn erasing(&self, kept: &Kept, note: Option<(Timestamp, &str)>) -> Vec<TransactWriteItem> {
         let mut update = Update::builder().table_name(&self.orders_table).set_key(Some(kept.key.clone()));
         let mut set = "SET #input = :null, #hash = :none, #key = :none".to_owned();

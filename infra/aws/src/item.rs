@@ -27,20 +27,19 @@ pub(crate) fn n(number: impl ToString) -> AttributeValue {
 pub const ATTENTION_ERROR: &str = "Error";
 /// Value of `attention` for tasks that an operator paused: they are in no other index.
 pub const ATTENTION_PAUSED: &str = "Paused";
-/// Start of the value of `attention` for tasks in which a step waits; a shard of the due index follows. One value for
-/// all of them would be one partition, which could not take the writes of a system in which every order waits.
+/// Start of the value of `attention` for tasks in which a step waits; a shard of the due index follows. One value would
+/// be one partition, too slow for the writes of a system in which every order waits.
 pub const ATTENTION_WAITING: &str = "Waiting#";
 /// Value of `attention` for unreadable records that were not yet listed as waiting for a person.
 pub const ATTENTION_UNREADABLE: &str = "Unreadable";
-/// Key of the item that exists from the first time that a retention is set: from then on each submission writes a
-/// [`used_id`].
+/// Key of the item that exists once a retention was ever set. From then on each submission writes a [`used_id`].
 pub const KEEPS_IDS: &str = "control#used-ids";
-/// Attribute of an unreadable record: why. Like the one below, it ends with the next save, which writes the whole item.
+/// Attribute of an unreadable record: why. The next save, which writes the whole item, removes this and the one below.
 pub const ASIDE: &str = "aside";
 /// Attribute of such a record: whether an operator was alerted.
 pub const ASIDE_TOLD: &str = "aside_told";
 
-/// How long the record of `task` is kept after it ended well, zero for ever: as its workflow says, else as the `deployment` does.
+/// How long to keep the record of `task` after it ended well (zero: forever), by its workflow or else the `deployment`.
 #[must_use]
 pub fn kept_for(task: &Task, deployment: SignedDuration) -> SignedDuration {
     task.retention.map_or(deployment, |days| SignedDuration::from_hours(24 * i64::from(days)))
@@ -82,7 +81,7 @@ pub fn from_task(task: &Task, retention: SignedDuration) -> Result<Item, Error> 
     {
         put("ttl", Some(n(plus(task.updated_at, retention).as_second())));
     }
-    // A sparse index of what waits: an order without trouble that does not wait is never written to it.
+    // A sparse index: an order that never waits or has trouble is not written to it.
     if state == shared::task::ProcessState::Error {
         put("attention", Some(s(ATTENTION_ERROR)));
     } else if task.paused_at.is_some() {
@@ -93,8 +92,8 @@ pub fn from_task(task: &Task, retention: SignedDuration) -> Result<Item, Error> 
     Ok(item)
 }
 
-/// The item that keeps the id of a task whose own item expires: without it the same idempotency key would make a second
-/// order under the first one's id, and with its keys at the services. It never expires.
+/// The item that keeps the id of a task whose own item expires. Without it the same idempotency key would make a second
+/// order with the first one's id and its keys at the services. It never expires.
 #[must_use]
 pub fn used_id(task: &Task) -> Item {
     Item::from([("pk".into(), s(used_key(&task.id))), ("created_at".into(), n(task.created_at.as_millisecond()))])
@@ -106,23 +105,22 @@ pub fn used_key(id: &Id) -> String {
     format!("used#{id}")
 }
 
-/// The partition of the order table with the orders that the order `id` started.
+/// The partition of the order table with the children of the order `id`.
 #[must_use]
 pub fn children_of(id: &Id) -> String {
     format!("children#{id}")
 }
 
-/// The partition of the order table with the orders that have this label, beside the partition `bucket` by time.
+/// The partition of the order table with this label's orders, for the bucket `bucket`.
 #[must_use]
 pub fn labelled(bucket: u32, label: &str) -> String {
     format!("label#{bucket:03}#{label}")
 }
 
-/// Attribute of an order with labels: all of them, as JSON. They are needed once its record has expired.
+/// Attribute with an order's labels, as JSON. Needed once its record has expired.
 pub const LABELS: &str = "labels";
 
-/// An item for each label of an order, so that lists find it by label. An order without labels has none of them, nor
-/// has one that an order started.
+/// An item per label of an order, so that lists find it by label. Orders without labels, and children, have none.
 #[must_use]
 pub fn labels_of(task: &Task, buckets: u16) -> Vec<Item> {
     let bucket = task.id.spread() % u32::from(buckets.max(1));
@@ -155,8 +153,8 @@ pub fn waiting(part: u16) -> String {
     format!("{ATTENTION_WAITING}{}", shard(part % MAX_SHARDS))
 }
 
-/// The attributes that [`from_task`] writes, and those of a record that was set aside. An item is written whole, so any
-/// other attribute would be lost.
+/// The attributes that [`from_task`] writes, and those of a record that was set aside. Writing a whole item would lose
+/// others.
 const COLUMNS: [&str; 17] = [
     "pk",
     "version",
@@ -213,14 +211,14 @@ fn read_columns(task: &mut Task, item: &Item, what: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// Partition of the order table: month and a spread number, so that no index is needed to list orders by time.
+/// Partition of the order table: month and bucket. So listing orders by time needs no index.
 #[must_use]
 pub fn order_key(id: &Id, created_at: Timestamp, buckets: u16) -> (String, String) {
     let bucket = id.spread() % u32::from(buckets.max(1));
     (bucket_name(created_at, bucket), format!("{:013}#{id}", created_at.as_millisecond()))
 }
 
-/// The same for the order of `task`. The orders that an order started are together, and not among those that were submitted.
+/// [`order_key`] for the order of `task`. Children of an order are in one partition, not among submitted orders.
 #[must_use]
 pub fn order_key_of(task: &Task, buckets: u16) -> (String, String) {
     let (bucket, sort) = order_key(&task.id, task.created_at, buckets);
@@ -372,7 +370,7 @@ mod tests {
         }
     }
 
-    // DynamoDB expects seconds: milliseconds would be a date some fifty thousand years ahead, so nothing would expire.
+    // DynamoDB expects seconds. Milliseconds would be some fifty thousand years ahead, so nothing would expire.
     #[test]
     fn time_to_live_is_in_seconds() {
         let ended = Timestamp::from_second(1_800_000_000).unwrap();

@@ -1,5 +1,5 @@
-//! Jobs in the state table: an item for each, and one for each page of its orders. A job that has something to do is in
-//! the due index under a part of its own; all jobs are in the index of what waits, by the time of their start.
+//! Jobs in the state table: an item per job, and one per page of its orders. A job with something to do is in a
+//! separate part of the due index; all jobs are in the attention index, by the time of their start.
 
 use crate::control::json;
 use crate::item::{self, Item, corrupt, n, s};
@@ -27,7 +27,7 @@ fn from_job(job: &Job) -> Item {
         ("version".into(), n(job.version)),
         ("job".into(), json(job)),
         ("attention".into(), s(ATTENTION_JOB)),
-        // Of its start, so that progress is no write of the index.
+        // When it started, so that progress writes no index.
         ("updated_at".into(), n(created)),
         ("ttl".into(), n(plus(job.created_at, KEPT).as_second())),
     ]);

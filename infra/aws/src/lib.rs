@@ -1,6 +1,6 @@
 //! The adapters: tasks in DynamoDB, messages over SQS, alerts to EventBridge, all on the AWS SDK.
 //!
-//! There is one of each. Configuration decides where they point: AWS itself, an emulator by `AWS_ENDPOINT_URL`, or the
+//! There is one of each. Configuration points them to AWS itself, to an emulator by `AWS_ENDPOINT_URL`, or to the
 //! endpoints embedded in the local binary.
 
 pub mod batch;
@@ -29,8 +29,8 @@ pub mod web;
 
 pub use clients::Clients;
 pub use config::Config;
-/// What a function returns that is compiled once, where it is written. The body of an `async fn` is compiled again in
-/// every crate that awaits it.
+/// For functions that are compiled once, where they are written; every crate that awaits an `async fn` compiles its
+/// body again.
 pub use futures::future::BoxFuture;
 pub use lease_store::DynamoLeases;
 pub use messenger::SqsMessenger;
@@ -40,7 +40,7 @@ pub use state_store::DynamoStore;
 /// The engine as it runs on AWS and on every endpoint that speaks its protocols.
 pub type Engine = shared::engine::Engine<DynamoStore, SqsMessenger>;
 
-/// The engine of one process, which logs and counts its saves: `config` says where, `clients` how, `clock` when.
+/// The engine of one process, which logs and counts its saves.
 #[must_use]
 pub fn engine(config: &Config, clients: &Clients, clock: shared::engine::Clock) -> Engine {
     observed_engine(config, clients, clock, None)

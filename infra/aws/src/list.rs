@@ -1,6 +1,6 @@
-//! Lists orders without a separate index: from the order table's partitions, a month and a bucket each, newest first;
-//! and what waits, for a person or for a time, from the sparse index. Every page is bounded. A page may be empty and still have a next
-//! one, if none of the orders that were read matched.
+//! Lists orders, newest first, from the order table's partitions, each a month and a bucket, without a separate index.
+//! Lists what waits, for a person or a time, from the sparse index. Every page is bounded. If no order that was read
+//! matched, a page may be empty and still have a next one.
 
 use crate::item::{
     self, ATTENTION_ERROR, ATTENTION_PAUSED, ATTENTION_UNREADABLE, Item, corrupt, from_cursor, n, s, to_cursor,
@@ -21,16 +21,16 @@ use shared::time::{SignedDuration, Timestamp, plus};
 pub const MAX_LOOKED_AT: usize = 500;
 /// Maximum number of orders on one page.
 pub const MAX_PAGE: usize = 100;
-/// Longest cursor, in bytes: a sort key is a time and an id; an index key has three such values, in JSON.
+/// Longest cursor, in bytes: a sort key (time and id), or an index key (three such values, in JSON).
 pub const MAX_CURSOR: usize = 500;
 /// Partitions read concurrently.
 const AT_ONCE: usize = 8;
 /// Maximum number of months read for one page.
 const MAX_MONTHS: usize = 13;
-/// No order is older: 2026, the year of the first version. Without this an empty list would page through empty months.
+/// No order is older: 2026, the year of the first version. Otherwise an empty list would page through empty months.
 const FIRST: Timestamp = Timestamp::constant(1_767_225_600, 0);
 
-/// An order whose record cannot be read: a list names it and continues.
+/// An order with an unreadable record, which a list names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unreadable {
     /// The order.
@@ -55,8 +55,7 @@ impl Unreadable {
 /// A page of tasks.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Page {
-    /// Newest first: by acceptance, or by the last change for what waits for a person. What waits otherwise: the one
-    /// that changed longest ago first.
+    /// Newest first: by acceptance or, if they wait for a person, by last change. If a step waits: oldest change first.
     pub tasks: Vec<Task>,
     /// Orders that cannot be read, whether or not they would match.
     pub unreadable: Vec<Unreadable>,
@@ -84,8 +83,8 @@ impl DynamoStore {
         }
     }
 
-    /// The first page of what a sweep set aside, which is not yet listed as waiting for a person: records that still
-    /// cannot be read, and tasks whose records now can.
+    /// The first page of records that a sweep set aside, not yet listed as waiting for a person: unreadable ones, and
+    /// tasks that are readable again.
     ///
     /// # Errors
     /// The tables failed.
@@ -135,7 +134,7 @@ impl DynamoStore {
         loop {
             let query = self.query(ATTENTION_INDEX).key_condition_expression("attention = :value");
             let query = query.expression_attribute_values(":value", s(value)).scan_index_forward(false);
-            // No more than the page has room for, so that the index's own cursor serves as ours.
+            // At most what the page has room for, so that the index's own cursor serves as ours.
             let found = self.ids(query, limit - page.tasks.len(), page.next.as_deref(), what).await?;
             looked_at += found.ids.len();
             for read in self.tasks(&found.ids).await? {
@@ -173,8 +172,8 @@ impl DynamoStore {
         }
     }
 
-    /// Up to `limit` orders in which a step waits, from `cursor` on, and whether there are more: the one that changed
-    /// longest ago first. One query for each shard of the due index, of at most `limit` keys.
+    /// Up to `limit` orders in which a step waits, oldest change first, from `cursor` on, and whether there are more.
+    /// One query per shard of the due index, of at most `limit` keys.
     ///
     /// # Errors
     /// The table failed, or the cursor is not one of ours.
@@ -184,7 +183,7 @@ impl DynamoStore {
         let one = |shard: u16| async move {
             let query = self.query(ATTENTION_INDEX).expression_attribute_values(":value", s(item::waiting(shard)));
             let query = match from {
-                // Ties come by shard, and within one as the index has them.
+                // Ties are in the sequence of shards, then of the index.
                 Some(last) => {
                     let is_after = shard < last.shard;
                     let since = last.changed.as_millisecond() + i64::from(is_after);
@@ -217,18 +216,18 @@ impl DynamoStore {
         limit: usize,
         cursor: Option<&str>,
     ) -> Result<Page, Error> {
-        // With a retention, tasks live that long after their last change; a month more allows for long-running ones.
+        // With a retention, tasks stay that long after their last change. One more month is for long-running ones.
         let oldest = match self.retention {
             SignedDuration::ZERO => FIRST,
             retention => plus(now, SignedDuration::ZERO - retention - SignedDuration::from_hours(24 * 31)),
         };
-        // These partitions have no months, so one query of each goes back to its beginning.
+        // These partitions have no months, so one query covers each to its beginning.
         let has_months = filter.parent.is_none() && filter.label.is_none();
-        // What an order started stays as long as that order.
+        // Children stay as long as their parent.
         let oldest = if filter.parent.is_some() { FIRST } else { oldest };
-        // Their workflows may keep some for longer, which a person finds by saying how far back.
+        // Workflows may keep some for longer; a person finds them by a `from`.
         let low = sort_from(filter.from.unwrap_or(oldest));
-        // Orders of the same millisecond as `now` are below this.
+        // Above orders of the same millisecond as `now`.
         let newest = plus(now, SignedDuration::from_secs(1));
         let mut high = cursor.map_or_else(|| sort_from(filter.to.unwrap_or(newest).min(newest)), str::to_owned);
         let mut page = Page::default();
@@ -279,8 +278,8 @@ impl DynamoStore {
         Ok(page)
     }
 
-    /// The newest orders of a month with `low <= sort < high`, over all its buckets, or those that the filter's parent
-    /// started, or those with its label.
+    /// The newest orders of a month with `low <= sort < high`, over all its buckets, or of the filter's parent or
+    /// label.
     async fn orders_between(
         &self,
         filter: &Filter,
@@ -318,7 +317,7 @@ impl DynamoStore {
             Ok::<_, Error>((keys?, is_cut))
         };
         let found = try_join_all(buckets.into_iter().map(one)).await?;
-        // If a bucket's answer was cut short (large orders fill a page early), its older keys are unknown.
+        // If large orders cut a bucket's answer short, its older keys are unknown.
         let known_from = found.iter().filter(|(_, is_cut)| *is_cut).filter_map(|(keys, _)| keys.last());
         let known_from = known_from.map(|key| key.sort.clone()).max().unwrap_or_default();
         let mut keys: Vec<_> = found.into_iter().flat_map(|(keys, _)| keys).collect();
@@ -342,7 +341,7 @@ impl DynamoStore {
     }
 }
 
-/// The part of the sparse index that contains all possible matches.
+/// The part of the sparse index with all possible matches.
 fn attention_of(filter: &Filter) -> Option<&'static str> {
     match filter.state {
         _ if filter.parent.is_some() => None,
@@ -352,12 +351,12 @@ fn attention_of(filter: &Filter) -> Option<&'static str> {
     }
 }
 
-/// An order in which a step waits, as the index has it.
+/// An index entry of an order in which a step waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Waiting {
     /// The order.
     pub id: Id,
-    /// When it last changed (UTC, milliseconds): not before a wait began, and mostly then.
+    /// When it last changed (UTC, milliseconds): when a wait began, or later.
     pub changed: Timestamp,
     shard: u16,
 }
@@ -397,17 +396,17 @@ impl Waiting {
     }
 }
 
-/// An order as far as a list needs it.
+/// What a list needs of an order.
 struct OrderKey {
     sort: String,
     id: Id,
-    /// Unknown for a record that somebody damaged.
+    /// Unknown if somebody damaged the record.
     tenant: Option<String>,
 }
 
 impl OrderKey {
     fn read(item: &Item, what: &str) -> Result<Self, Error> {
-        // Of the three attributes only this one is sure to exist: it is the key, and ends with the id.
+        // Only this one of the three attributes surely exists: it is the key, and ends with the id.
         let sort = item::text(item, "sort", what)?.to_owned();
         let id = Id(sort.split_once('#').map_or(sort.as_str(), |(_, id)| id).to_owned());
         Ok(Self { id, tenant: item::text(item, "tenant", what).ok().map(str::to_owned), sort })

@@ -23,7 +23,7 @@ use std::collections::HashMap;
 const BATCH: usize = 10;
 /// SQS's limit for one message and for one request, in bytes.
 const MAX_BYTES: usize = 1024 * 1024;
-/// Bytes of that limit that the sender's attribute uses: its name, its type and 55 characters.
+/// Bytes of that limit for the sender's attribute: its name, its type and 55 characters.
 const SENDER_BYTES: usize = 11 + 6 + 55;
 /// Longest text of an event's detail.
 const MAX_DETAIL: usize = 64 * 1024;
@@ -58,7 +58,7 @@ pub struct Outgoing {
     pub body: String,
     /// Delay until it is visible, in seconds.
     pub delay_s: i32,
-    /// Fair queues: one tenant's backlog does not hold up another's.
+    /// For fair queues: no tenant's backlog holds up another's.
     pub group: Option<String>,
     /// The `traceparent` of the span that sends it, if spans are created.
     pub sender: Option<String>,
@@ -83,7 +83,7 @@ pub fn address(effect: &Effect, config: &Config) -> Result<(Option<Outgoing>, Op
             Err(Error::TooLarge { what: format!("message to {queue}"), bytes, limit: MAX_BYTES })
         }
         bytes => {
-            // No message is refused because of an attribute that only traces need.
+            // An attribute only for traces must not make a message too long.
             let sender = traces::sender(effect).filter(|_| bytes + SENDER_BYTES <= MAX_BYTES);
             Ok(Outgoing { queue, body, delay_s: 0, group: tenant.map(group_of), sender })
         }
@@ -244,7 +244,7 @@ fn into_requests(events: Vec<(usize, Event)>) -> Vec<Vec<(usize, Event)>> {
     chunks(events, MAX_EVENTS, bytes, |_, _| true)
 }
 
-/// `all` in order, at most [`BATCH`] and at most `most` bytes together, and only what may be `together`.
+/// `all` in order, in chunks of at most [`BATCH`] items and `most` bytes that may be `together`.
 fn chunks<T>(all: Vec<T>, most: usize, bytes: impl Fn(&T) -> usize, together: impl Fn(&T, &T) -> bool) -> Vec<Vec<T>> {
     let mut chunks: Vec<Vec<T>> = Vec::new();
     let mut used = 0;
@@ -272,7 +272,7 @@ fn group_of(tenant: &str) -> String {
     if group.is_empty() { "_".into() } else { group }
 }
 
-/// SQS delays whole seconds; a wait is never shortened.
+/// SQS delays whole seconds, so waits are rounded up.
 fn whole_seconds(delay: SignedDuration) -> i32 {
     let seconds = delay.as_secs() + i64::from(delay.subsec_nanos() > 0);
     i32::try_from(seconds.clamp(0, 900)).expect("at most 900")
@@ -299,7 +299,7 @@ mod tests {
         assert_eq!(sizes, [10, 10, 3, 1, 2]);
     }
 
-    // A request beyond the limit is refused as a whole, with every alert in it.
+    // A request beyond the limit is refused with every alert in it.
     #[test]
     fn events_go_ten_and_256_kilobytes_at_a_time() {
         let event = |bytes| Event { detail_type: ORDER_ALERT, detail: "x".repeat(bytes) };
@@ -314,7 +314,7 @@ mod tests {
         };
         assert_eq!(sizes(&[10; 23]), [10, 10, 3]);
         assert_eq!(sizes(&[MAX_DETAIL; 10]), [3, 3, 3, 1]);
-        // With what counts besides the detail they are 262,144 bytes, and the limit is lower.
+        // With everything besides the detail, they have 262,144 bytes; the limit is lower.
         let most = 64 * 1024 - TIME_BYTES - EVENT_SOURCE.len() - ORDER_ALERT.len();
         assert_eq!(sizes(&[most; 4]), [3, 1]);
     }

@@ -36,7 +36,7 @@ impl Raw {
         columns.map(|(name, value)| (name.clone(), plain(value))).collect()
     }
 
-    /// A mark of exactly this save: it changes whenever the record is written, but not with what sweeps note beside it.
+    /// A mark of exactly this save. It changes whenever the record is written, but not with sweeps' notes beside it.
     #[must_use]
     pub fn mark(&self) -> String {
         let parts = SAVE.map(|name| self.item.get(name).map_or_else(String::new, plain));
@@ -51,7 +51,7 @@ impl Raw {
         item::to_task(&self.item)
     }
 
-    /// The task with `text` in the place of the stored text.
+    /// The task with `text` instead of the stored text.
     ///
     /// # Errors
     /// [`Error::Corrupt`]: why that cannot be read either.
@@ -111,7 +111,7 @@ impl DynamoStore {
         }
         let put = put.condition_expression(is_same.join(" AND ")).build().expect("all its parts are set");
         let mut all = vec![TransactWriteItem::builder().put(put).build()];
-        // The record stays, so its outputs must.
+        // Its outputs stay, as the record does.
         for hash in outputs::beside(task).into_iter().filter(|_| raw.item.contains_key("ttl")) {
             let update = Update::builder()
                 .table_name(&self.state_table)

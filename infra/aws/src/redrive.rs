@@ -1,7 +1,7 @@
 //! Moves messages back to the queues they came from: messages set aside, and dead letters.
 //!
 //! A message is sent to its queue before it is deleted here, so it is never lost. At worst it exists twice, and
-//! receivers fence off the duplicate.
+//! receivers ignore the duplicate.
 
 use crate::clients::Clients;
 use crate::config::{Config, queue};
@@ -26,7 +26,7 @@ const BATCH: i32 = 10;
 /// What to move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wish {
-    /// At most this many, read one by one. `None` moves all dead letters with a move task, which outlives the call.
+    /// At most this many, read one by one. `None` moves all dead letters by a move task, which outlasts the call.
     pub limit: Option<usize>,
     /// Messages per second of a move task.
     pub rate_per_s: i32,
@@ -113,7 +113,7 @@ impl Redriver {
         Ok(Counts { waiting, in_flight, delayed })
     }
 
-    /// These attributes of a queue; of one that SQS does not say nothing.
+    /// These attributes of a queue; zero for a missing one.
     async fn attributes<const N: usize>(
         &self,
         name: &str,
@@ -214,7 +214,7 @@ impl Redriver {
 
     async fn start_move_task(&self, source: &str, target: &str, rate_per_s: i32) -> Result<(), Error> {
         let [arn] = self.attributes(source, [QueueAttributeName::QueueArn]).await?;
-        // Explicit: a dead letter that somebody sent here by hand has no source queue.
+        // Explicit, because a dead letter that somebody sent by hand has no source.
         let [target] = self.attributes(target, [QueueAttributeName::QueueArn]).await?;
         let task = self.sqs.start_message_move_task().source_arn(&arn).destination_arn(target);
         let task = task.max_number_of_messages_per_second(rate_per_s.clamp(1, MAX_RATE));

@@ -1,5 +1,5 @@
-//! Registered workflows: one item, `control#workflows`, with a pointer for each name, a record of each change beside it, and with a
-//! definition that was put its text, and who put it.
+//! Registered workflows: one item, `control#workflows`, with a pointer per name; a record of each change; and with a
+//! definition that a person stored, its text and origin.
 
 use crate::batch_get::Source;
 use crate::control::json;
@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 
 /// The item with all pointers.
 pub const KEY: &str = "control#workflows";
-/// Prefix of names, so that no name meets another attribute.
+/// Prefix of names, so that none clashes with an attribute.
 const NAME: &str = "workflow#";
 /// Attempts at a change that collides with changes of other names.
 const ATTEMPTS: u64 = 5;
@@ -28,16 +28,16 @@ const ATTEMPTS: u64 = 5;
 /// A pointer as it is stored.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Stored {
-    /// The attribute. A change names it as it was read, so that what this version does not know in it makes no difference.
+    /// The attribute. A change compares it as it was read, so unknown fields in it do not matter.
     raw: AttributeValue,
-    /// What it says; `None` if it cannot be read.
+    /// The pointer; `None` if unreadable.
     pub pointer: Option<Pointer>,
 }
 
 /// One change of what a name stands for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
-    /// What it stood for from then on.
+    /// Its meaning from then on.
     #[serde(flatten)]
     pub pointer: Pointer,
     /// Why.
@@ -56,10 +56,10 @@ pub struct Origin {
     pub since: Timestamp,
 }
 
-/// What the last deployment of a folder brought under a name. A deployment of the same definition changes nothing.
+/// What the last deployment of a folder brought under a name. Deploying the same definition changes nothing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Brought {
-    /// The definition. Absent if the first deployment that brought one was taken back.
+    /// The definition. Absent if the first deployment with one was taken back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hash: Option<Hash>,
     /// The stack with the folder.
@@ -78,7 +78,7 @@ pub struct Brought {
 /// What a deployment replaced under a name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Undo {
-    /// What the deployment before it had brought.
+    /// The definition of the deployment before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub brought: Option<Hash>,
     /// Whether it made the folder's stack.
@@ -89,7 +89,7 @@ pub struct Undo {
     pub change: Option<Replaced>,
 }
 
-/// What a name stood for before a change.
+/// A name's meaning before a change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Replaced {
     /// Number of the change.
@@ -109,9 +109,9 @@ pub struct Replaced {
 pub struct Definition {
     /// What orders run.
     pub workflow: Workflow,
-    /// The text that was put; `None` for one that only a deployment brought.
+    /// The text as stored; `None` if only a deployment brought it.
     pub toml: Option<String>,
-    /// Who put it last; `None` likewise.
+    /// Who stored it last; or `None`.
     pub origin: Option<Origin>,
 }
 
@@ -148,7 +148,7 @@ impl DynamoStore {
         Ok(stored.collect())
     }
 
-    /// The number of the last change of `name`. If its pointer cannot be read, or is gone, the number before a free one.
+    /// The number of the last change of `name`. If its pointer is unreadable or gone, the number before a free one.
     ///
     /// # Errors
     /// The table's.
@@ -157,14 +157,14 @@ impl DynamoStore {
             return Ok(pointer.version);
         }
         let mut free = 1;
-        // Each number after a power of two that was free follows the one before it, so nothing is beyond the first free one.
+        // A change after such a gap takes a free power of two and counts on, so nothing is beyond the first free one.
         while self.record(&entry_key(name, free), "the history of a workflow").await?.is_some() {
             free *= 2;
         }
         Ok(free - 1)
     }
 
-    /// What the last deployment of a folder brought under `name`. One that cannot be read counts as none.
+    /// What the last deployment of a folder brought under `name`. An unreadable one counts as none.
     ///
     /// # Errors
     /// The table's.
@@ -174,7 +174,7 @@ impl DynamoStore {
         Ok(item.and_then(|item| serde_json::from_str(text(&item, "brought", &what).ok()?).ok()))
     }
 
-    /// Records what a deployment of a folder brought under `name`, which stands for it already.
+    /// Records what a deployment of a folder brought under `name`, which means it already.
     ///
     /// # Errors
     /// The table's.
@@ -187,8 +187,8 @@ impl DynamoStore {
             .map_err(|e| unavailable(&format!("what was deployed as workflow `{name}`"), e))
     }
 
-    /// Makes `name` stand for what `next` says, if it still stands for what `seen` says (`None`: it has no pointer), and keeps a
-    /// record of it, and of what a deployment `brought`. False if not: someone else was faster.
+    /// Sets the pointer of `name` to `next` if `seen` is still stored (`None`: no pointer), with a record of the change
+    /// and of what a deployment `brought`. Otherwise false: someone else was faster.
     ///
     /// # Errors
     /// The table's.
@@ -234,8 +234,8 @@ impl DynamoStore {
             if !error.as_service_error().is_some_and(|e| e.is_transaction_canceled_exception()) {
                 return Err(unavailable(&what, error));
             }
-            // By the condition, or by a change of another name at the same time. Not by our own write whose answer was lost: the
-            // SDK repeats a call with the same token.
+            // The cause is the condition, or a simultaneous change of another name. Not our own write with a lost
+            // answer: the SDK retries with the same token.
             if self.stored_pointers().await?.get(name) != seen {
                 return Ok(false);
             }
@@ -247,7 +247,7 @@ impl DynamoStore {
         unreachable!("the loop returns at its last attempt")
     }
 
-    /// Up to `limit` changes of `name`, newest first, from `version` down. One that is missing or cannot be read is left out.
+    /// Up to `limit` changes of `name`, newest first, from `version` down. Missing and unreadable ones are left out.
     ///
     /// # Errors
     /// The table's.
@@ -269,8 +269,8 @@ impl DynamoStore {
         Ok(entries)
     }
 
-    /// Stores a definition with its text and its origin, after the calls that are part of it. What was stored under its hash is replaced: it was the same definition, or
-    /// it was damaged.
+    /// Stores a definition with its text and its origin, after the calls that are part of it. Replaces whatever is
+    /// under its hash, which is the same definition or damaged.
     ///
     /// # Errors
     /// The table's.

@@ -4,7 +4,7 @@ use shared::order::DEFAULT_TENANT;
 use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
 
-/// Longest name of a reply queue: SQS takes 80 characters, prefix and `notices-` included.
+/// Longest name of a reply queue. SQS takes 80 characters, prefix and `notices-` included.
 const MAX_NAME: usize = 40;
 
 /// The tenants whose orders may name a queue.
@@ -19,7 +19,7 @@ enum Owners {
 /// The reply queues of a system, by name.
 ///
 /// As text: `NAME=TENANT,TENANT;NAME=*`. `*` means every tenant. A name alone belongs to the tenant `default`, which
-/// all orders have if callers bring no tenant.
+/// orders without a caller's tenant have.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReplyQueues(BTreeMap<String, Owners>);
 
@@ -43,7 +43,7 @@ impl ReplyQueues {
     /// These queues and those of `other`.
     ///
     /// # Errors
-    /// The name of a queue that is in both, in words.
+    /// In words, the name of a queue that is in both.
     pub fn with(mut self, other: Self) -> Result<Self, String> {
         for (name, owners) in other.0 {
             self.insert(name, owners)?;
@@ -110,7 +110,7 @@ impl FromStr for ReplyQueues {
 mod tests {
     use super::*;
 
-    // A queue is named by the orders of its tenants, and by no others.
+    // Only the orders of its tenants may name a queue.
     #[test]
     fn a_queue_belongs_to_the_tenants_it_is_configured_for() {
         let queues: ReplyQueues = "default; acme=acme ;both=acme, beta;all=*".parse().unwrap();

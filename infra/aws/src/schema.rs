@@ -83,7 +83,7 @@ pub async fn create(
 }
 
 async fn create_queue(clients: &Clients, name: &str, attributes: &[(Attribute, String)]) -> Result<String, Error> {
-    /// The maximum of SQS, 14 days: it leaves people the most time.
+    /// SQS's maximum, 14 days, leaves people the most time.
     const RETENTION_S: &str = "1209600";
     let mut all = HashMap::from([(Attribute::MessageRetentionPeriod, RETENTION_S.to_owned())]);
     all.extend(attributes.iter().cloned());

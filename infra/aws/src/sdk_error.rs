@@ -9,7 +9,7 @@ pub(crate) const CONDITION: &str = "ConditionalCheckFailedException";
 /// The code of a write that met a transaction on the same item.
 pub(crate) const CONFLICT: &str = "TransactionConflictException";
 
-/// The whole chain of an SDK error as one message: the SDK's own `Display` says only «service error».
+/// An SDK error's whole chain as one message, because its own `Display` says only «service error».
 pub(crate) fn unavailable<E, R>(what: &str, error: SdkError<E, R>) -> Error
 where
     E: std::error::Error + 'static,
@@ -18,7 +18,7 @@ where
     Error::Unavailable { what: what.to_owned(), source: DisplayErrorContext(error).to_string().into() }
 }
 
-/// Whether a write was done. With one of the codes in `lost` it was not, as somebody else wrote first.
+/// Whether a write was done. A code in `lost` means no, because somebody else wrote first.
 pub(crate) fn is_done<T, E, R>(what: &str, answer: Result<T, SdkError<E, R>>, lost: &[&str]) -> Result<bool, Error>
 where
     E: std::error::Error + ProvideErrorMetadata + 'static,

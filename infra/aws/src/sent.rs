@@ -1,9 +1,9 @@
-//! The calls that an order's path makes, each compiled once, here. The body of an `async fn` is compiled again in every crate that
-//! awaits it, and the SDK's is large.
+//! The calls on an order's path, each compiled once, here. Every crate that awaits an `async fn` compiles its body
+//! again, and the SDK's is large.
 //!
-//! Endpoints in this process are called without the SDK's orchestration, which is most of the time of such a call: of the
-//! SDK, only the code that writes an operation's request and reads its answer is left. Nothing is tried again: what fails there,
-//! such as a full disk, seldom works a moment later, and messages are redelivered.
+//! Endpoints in this process are called without the SDK's orchestration, which would take most of such a call's time.
+//! Only the SDK's code that writes an operation's request and reads its answer is used. Nothing is retried, because a
+//! failure there, such as a full disk, seldom passes in a moment, and messages are redelivered.
 
 use aws_sdk_dynamodb::operation as dynamodb;
 use aws_sdk_eventbridge::operation as eventbridge;
@@ -36,12 +36,12 @@ struct Here {
 }
 
 impl<C> Caller<C> {
-    /// The same client for endpoints in this process: `connector` answers each call within `timeout`.
+    /// This client for endpoints in this process: `connector` answers each call within `timeout`.
     pub(crate) fn here(self, connector: SharedHttpConnector, timeout: Duration) -> Self {
         Self { here: Some(Here { connector, timeout }), ..self }
     }
 
-    /// The same endpoints by another client, with another time for a call.
+    /// These endpoints with another client and another timeout.
     pub(crate) fn with_client(&self, client: C, timeout: Duration) -> Self {
         Self { client, here: self.here.clone().map(|here| Here { timeout, ..here }) }
     }
@@ -53,7 +53,7 @@ impl<C> From<C> for Caller<C> {
     }
 }
 
-/// For the calls that are not on an order's path.
+/// For calls that are not on an order's path.
 impl<C> Deref for Caller<C> {
     type Target = C;
 
@@ -74,7 +74,7 @@ pub trait Sent {
 }
 
 impl Here {
-    /// Makes one call of the operation whose configuration is `operation`.
+    /// Makes one call, with the operation's configuration `operation`.
     async fn call(self, operation: &FrozenLayer, input: Input) -> Result<Output, SdkError<Error, HttpResponse>> {
         let mut none = ConfigBag::base();
         let write = operation.load::<SharedRequestSerializer>().expect("every operation has one");
@@ -84,7 +84,7 @@ impl Here {
         let late = |_| SdkError::timeout_error(format!("no answer within {:?}", self.timeout));
         let response = answer.await.map_err(late)?.map_err(SdkError::dispatch_failure)?;
         read.deserialize_nonstreaming_with_config(&response, &none).map_err(|error| {
-            // The service's error can only be taken out by giving another in its place.
+            // The service's error can only be taken out by giving another instead.
             let mut refused = None;
             let unread = error.map_operation_error(|error| {
                 refused = Some(error);

@@ -35,12 +35,12 @@ pub const DUE_INDEX: &str = "due";
 pub const ATTENTION_INDEX: &str = "attention";
 /// Attempts at a write that collides with a transaction on the same item; the SDK does not retry those.
 const CONFLICT_ATTEMPTS: u32 = 4;
-/// The condition of every change of a task: the version is the one that was read, and no newer supervisor wrote it.
+/// The condition of every change of a task: the version is as read, and no newer supervisor wrote it.
 pub(crate) const AS_SEEN: &str = "version = :seen AND (attribute_not_exists(lease_token) OR lease_token <= :token)";
-/// How long it counts that ids are not kept separately. Another instance may accept the first order of a workflow with a
-/// retention, whose record goes a day after its end at the earliest.
+/// How long to rely on ids not being kept separately. Another instance may accept the first order of a workflow with a
+/// retention, but its record stays for at least a day after its end.
 const KEEPS_IDS_KNOWN_FOR: SignedDuration = SignedDuration::from_hours(1);
-/// Longest wait of a writer among many, in milliseconds: the time of a few writes, so a hundred rounds take seconds.
+/// Longest wait of a writer among many, in milliseconds: a few writes, so a hundred rounds take seconds.
 const LONGEST_YIELD_MS: u64 = 60;
 
 /// Orders, tasks and workflows in two tables.
@@ -54,7 +54,7 @@ pub struct DynamoStore {
     pub(crate) retention: SignedDuration,
     leases: DynamoLeases,
     pub(crate) reads: Reads,
-    /// Whether ids are kept separately, as known since then.
+    /// Whether ids are kept separately, and as of when.
     keeps_ids: Arc<Mutex<Option<(bool, Timestamp)>>>,
 }
 
@@ -75,7 +75,7 @@ impl DynamoStore {
         }
     }
 
-    /// The item under `pk` in the state table as the last write left it; `what` names it in errors.
+    /// The item under `pk` in the state table, read consistently; `what` names it in errors.
     pub(crate) async fn record(&self, pk: &str, what: &str) -> Result<Option<Item>, Error> {
         self.reads.get(Source::consistent(&self.state_table), Item::from([("pk".into(), s(pk))]), what).await
     }
@@ -106,8 +106,8 @@ impl DynamoStore {
         Item::from([("bucket".into(), s(bucket)), ("sort".into(), s(sort))])
     }
 
-    /// Once records may have been removed, their ids are checked forever, whatever the retention is now: otherwise an
-    /// id without a record would look like one that was never used.
+    /// Whether ids are kept separately. Once records may have been removed, their ids are checked forever, because an
+    /// id without a record would look unused.
     async fn learn_keeps_ids(&self, task: &Task) -> Result<bool, Error> {
         let what = "whether ids are kept apart";
         if item::kept_for(task, self.retention).is_zero() {
@@ -118,12 +118,12 @@ impl DynamoStore {
         Ok(true)
     }
 
-    /// The writes that make the outputs beside the record expire with it: with the save that ends the task, and no
-    /// longer with the one that turns an ended task to undo. `None` if the save of `item` changes nothing about them.
+    /// The writes that make the outputs beside the record expire with it (by the save that ends the task), or no longer
+    /// expire (if an ended task is opened again). `None` if the save of `item` changes neither.
     fn expiries(&self, task: &Task, item: &Item) -> Option<Vec<TransactWriteItem>> {
         let expires = task.expires && !item::kept_for(task, self.retention).is_zero();
         let ttl = item.get("ttl");
-        // Only a person opens an ended order again. The orders that it started are kept for that.
+        // Only a person opens an ended order again. Then its children are kept.
         let is_kept = task.parent.as_ref().is_some_and(|parent| !parent.released)
             && task.books.is_some_and(|(_, version)| version == task.version);
         let is_reopened =
@@ -176,7 +176,7 @@ impl DynamoStore {
         }
     }
 
-    /// Writes all of `items` or none: false if a condition of one does not hold.
+    /// Writes all `items` or none; false if a condition of one fails.
     pub(crate) async fn transact(&self, items: Vec<TransactWriteItem>, what: &str) -> Result<bool, Error> {
         for attempt in 1.. {
             let request = TransactWriteItemsInput::builder().set_transact_items(Some(items.clone()));
@@ -199,7 +199,7 @@ impl DynamoStore {
         unreachable!("the loop returns at its last attempt")
     }
 
-    /// Moves a record that was set aside from what waits, where any number may come before it, to what is unreadable.
+    /// Lists a record that was set aside as unreadable, not among waiting orders, where many may precede it.
     async fn name_as_unreadable(&self, id: &Id) -> Result<(), Error> {
         let update = UpdateItemInput::builder().table_name(&self.state_table).key("pk", s(&id.0));
         let update = update
@@ -211,7 +211,7 @@ impl DynamoStore {
         is_done(&format!("setting aside task {id}"), update.sent(&self.client).await, &[CONDITION, CONFLICT]).map(drop)
     }
 
-    /// The order of a task that was created when there were fewer partitions.
+    /// The order of a task that was created with fewer buckets.
     async fn order_of_fewer_buckets(&self, task: &Task) -> Result<Option<Item>, Error> {
         let mut keys: Vec<Item> = Vec::new();
         for key in (1..self.order_buckets).map(|buckets| self.order_key(task, buckets)) {
@@ -303,7 +303,7 @@ impl StateStore for DynamoStore {
     }
 
     async fn yield_to_others(&self, lost: usize) {
-        // The first lost race is usually one of two writers, and the other one is done.
+        // The first lost race usually has two writers, and the other is done.
         if lost > 1 {
             let bound = (5u64 << lost.min(4)).min(LONGEST_YIELD_MS);
             tokio::time::sleep(Duration::from_millis(fastrand::u64(0..=bound))).await;

@@ -19,7 +19,7 @@ pub fn init_to<W: Write + 'static>(level: &str, writer: impl Fn() -> W + Send + 
     let wants_none = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     let has_colours = !is_json && !wants_none && std::io::stderr().is_terminal();
     let writer = move || OneLine { to: writer(), has_colours };
-    // What cannot be written is lost: otherwise the subscriber would write to standard error, and panic without it.
+    // Lines that cannot be written are lost. Else the subscriber would write to standard error, or panic.
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer).with_target(false);
     let builder = builder.log_internal_errors(false).with_ansi(has_colours);
     let started = if is_json {
@@ -30,15 +30,15 @@ pub fn init_to<W: Write + 'static>(level: &str, writer: impl Fn() -> W + Send + 
     drop(started);
 }
 
-/// Writes a line as one line: foreign text may contain line breaks, escape sequences and bidirectional controls, of
-/// which the subscriber replaces only some, in some fields. The escapes are those of JSON, so JSON lines stay valid.
+/// Keeps each line one line. Foreign text may contain line breaks, escape sequences and bidirectional controls, and the
+/// subscriber replaces only some, in some fields. The escapes are JSON's, so JSON lines stay valid.
 struct OneLine<W> {
     to: W,
     /// The subscriber's own escape sequences are let through.
     has_colours: bool,
 }
 
-/// What the subscriber colours with: off, bold, faint, italic, and the eight colours. None of them hides anything.
+/// The subscriber's styles: off, bold, faint, italic, and the eight colours. None of them hides anything.
 fn is_colour(after_escape: &str) -> bool {
     let code = after_escape.strip_prefix('[').and_then(|rest| rest.split_once('m')).map(|(code, _)| code);
     code.is_some_and(|code| matches!(code.as_bytes(), [b'0'..=b'3'] | [b'3', b'0'..=b'7']))
@@ -56,7 +56,7 @@ impl<W: Write> Write for OneLine<W> {
             shown.push_str(&visible::visible(part));
         }
         shown.push_str(end);
-        // In one call, or two threads would write into each other's lines.
+        // In one call, because two threads would mix their lines.
         self.to.write_all(shown.as_bytes())?;
         Ok(line.len())
     }
@@ -66,7 +66,7 @@ impl<W: Write> Write for OneLine<W> {
     }
 }
 
-/// Longest text of a message in a line of the log or an attribute of a span, in bytes: a message may contain anything.
+/// Longest text from a message in a line of the log or an attribute of a span, in bytes.
 pub const MAX_TEXT: usize = 128;
 
 /// `text`, or its beginning if it is longer than [`MAX_TEXT`].
@@ -83,8 +83,8 @@ pub fn trace_id(traceparent: Option<&str>) -> Option<&str> {
     text.split('-').nth(1)
 }
 
-/// An error with its causes, one after another, for the log's `error`. Logged as a value, an error loses its causes in
-/// JSON, and with them what DynamoDB or SQS said.
+/// An error with its causes, one after another, for the log's `error`. As a value in JSON, an error would lose its
+/// causes, and with them what DynamoDB or SQS said.
 #[derive(Clone, Copy)]
 pub struct Chain<'a>(pub &'a dyn Error);
 

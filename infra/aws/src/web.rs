@@ -1,4 +1,4 @@
-//! One request over the HTTP client that the AWS SDK brings, so that no function carries a second one.
+//! One request over the AWS SDK's HTTP client, so that no function has a second one.
 
 use crate::telemetry::Chain;
 use aws_smithy_async::rt::sleep::TokioSleep;
@@ -57,7 +57,7 @@ pub async fn send(
 #[derive(Debug)]
 struct Answer(u16, SdkBody);
 
-/// Leaves the body to [`read`]: otherwise all of it would be in memory before its length is known.
+/// Leaves the body to [`read`], or all of it would be in memory before its length is known.
 #[derive(Debug)]
 struct Unread;
 
@@ -96,7 +96,7 @@ async fn read(body: SdkBody, most: usize) -> Result<Vec<u8>, String> {
     Ok(all)
 }
 
-/// The kind of a connector's error, and of the error of input or output below it: `io error: connection refused`.
+/// The kind of a connector's error, and of the I/O error below it: `io error: connection refused`.
 fn kind<R>(error: &SdkError<Infallible, R>) -> String {
     let SdkError::DispatchFailure(failure) = error else { return "not sent".into() };
     let Some(error) = failure.as_connector_error() else { return "other".into() };

@@ -15,16 +15,16 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
 use std::time::Duration;
 
-/// What a function returns before its input is read: `Err` is the answer to an input that is not what it reads.
+/// The work of a function once its input is read; `Err` answers an input of another form.
 type Working = Pin<Box<dyn Future<Output = Result<Value, AgentError>> + Send>>;
 type Function = Box<dyn Fn(&Begun<'_>, Duration) -> Result<Working, String> + Send + Sync>;
 
-/// Requests that one program works on at a time, unless the agent says another number.
+/// Requests that one program works on at a time, unless the agent says otherwise.
 const AT_ONCE: usize = 10;
-/// How long a step waits that an agent handed back, in milliseconds: until then the program has ended, and with it the work.
+/// How long a handed-back step waits, in milliseconds. By then the program has ended, and the work with it.
 const HANDED_BACK_MS: u64 = 2000;
 
-/// One call of a function: the step's input and what the function needs besides.
+/// One call of a function: its input, and what else it may need.
 #[derive(Clone, Debug)]
 pub struct Call<I> {
     /// What the step's `with` makes of the order, or the order's input if the step has no `with`.
@@ -34,8 +34,8 @@ pub struct Call<I> {
     pub idempotency_key: String,
     /// Outputs of the steps before this one, by step name; [`output_of`](Self::output_of) reads one.
     pub outputs: std::collections::BTreeMap<String, Value>,
-    /// How long the function may take. It is dropped after this time, and the attempt stays silent. With heartbeats it is
-    /// only the time until the next one has to be answered.
+    /// How long the function may take. After this time it is dropped, and no reply is sent. With heartbeats it is only
+    /// the time until the next one must be answered.
     pub time_left: Duration,
     /// The order's id.
     pub order_id: String,
@@ -55,8 +55,8 @@ pub struct Call<I> {
 }
 
 impl<I> Call<I> {
-    /// Says that the work goes on. A function whose step has a `heartbeat` calls it at least that often; calls in between
-    /// send nothing. For another step it does nothing.
+    /// Reports that the work goes on. A function whose step has a `heartbeat` calls this at least that often. Calls in
+    /// between, and calls for other steps, send nothing.
     ///
     /// # Errors
     /// [`AgentError::Stopped`]: the attempt is over, perhaps because the order was cancelled. Stop the work, and return it.
@@ -64,7 +64,7 @@ impl<I> Call<I> {
         self.beat(None, None).await
     }
 
-    /// The same, and says how far the work is: 0 to 100 percent, and a sentence of at most 200 bytes. People see both.
+    /// [`heartbeat`](Self::heartbeat) with progress for people: 0 to 100 percent, and a sentence of at most 200 bytes.
     ///
     /// # Errors
     /// As for [`heartbeat`](Self::heartbeat).
@@ -112,7 +112,7 @@ impl<I, O> Deref for Undo<I, O> {
     }
 }
 
-/// An attempt that began: its request, and its heartbeats.
+/// An attempt in progress: its request and heartbeats.
 pub(crate) struct Begun<'a> {
     request: &'a Request,
     complete_by: Deadline,
@@ -125,8 +125,8 @@ impl Begun<'_> {
         self.complete_by.clone()
     }
 
-    /// Waits until the record knows that somebody works on it, because a heartbeat was answered: the message has done its
-    /// part then. For ever without heartbeats.
+    /// Waits until a heartbeat is answered, so that the record shows the work and the message is no longer needed.
+    /// Forever without heartbeats.
     pub(crate) async fn known(&self) {
         match &self.heart {
             Some(heart) => heart.known().await,
@@ -134,14 +134,15 @@ impl Begun<'_> {
         }
     }
 
-    /// The reply of an attempt that is given up because the program ends: it counts no failure. How far the function came is unknown.
+    /// The reply of an attempt that is dropped because the program ends. It counts no failure; how far the function
+    /// came is unknown.
     pub(crate) fn handed_back(&self) -> Reply {
         let error = "the agent was stopped before the work was done".to_owned();
         let answer = Outcome::Deferred { error, retry_after_ms: HANDED_BACK_MS }.into();
         Reply::to(self.request, Answer { unsure: true, ..answer })
     }
 
-    /// Keeps the attempt for its reply. False if it is over.
+    /// Keeps the attempt open for its reply. False if over.
     pub(crate) async fn stays(&self) -> bool {
         match &self.heart {
             Some(heart) => heart.beat(None, None).await.is_ok(),
@@ -150,12 +151,12 @@ impl Begun<'_> {
     }
 }
 
-/// A message that is no request. It stays in the queue and becomes a dead letter, which raises an alarm.
+/// A message that is no request. It stays queued until it becomes a dead letter, which raises an alarm.
 #[derive(Debug, thiserror::Error)]
 #[error("not a request: {0}")]
 pub struct Unreadable(#[from] serde_json::Error);
 
-/// An agent: a function for each step that names it in a workflow file.
+/// An agent: a function per step that names it in a workflow file.
 ///
 /// ```
 /// use serde::{Deserialize, Serialize};
@@ -189,7 +190,7 @@ pub struct Unreadable(#[from] serde_json::Error);
 pub struct Agent {
     name: String,
     functions: HashMap<(Direction, String), Function>,
-    /// The first step that two functions are for.
+    /// The first step with two functions.
     pub(crate) twice: Option<String>,
     breaker: Breaker,
     pub(crate) at_once: usize,
@@ -215,12 +216,12 @@ impl Agent {
 
     /// Does the step called `step` with this function.
     ///
-    /// The input is read as `I`; one that is no `I` is a permanent failure, and the function is not called. What the
-    /// function returns is written as JSON for later steps and the undo: at most [`MAX_OUTPUT`](crate::attempt::MAX_OUTPUT)
-    /// bytes, nested at most [`MAX_DEPTH`](crate::attempt::MAX_DEPTH) levels deep. An output beyond that, or one that is
-    /// not JSON, is a permanent failure of a step that counts as done. serde_json writes NaN and infinities as `null`.
+    /// The input is read as `I`. If that fails, the failure is permanent, and the function is not called. The result is
+    /// written as JSON for later steps and the undo: at most [`MAX_OUTPUT`](crate::attempt::MAX_OUTPUT) bytes, nested
+    /// at most [`MAX_DEPTH`](crate::attempt::MAX_DEPTH) levels deep. A longer or deeper output, or one that is not
+    /// JSON, fails the step, but the work counts as done. serde_json writes NaN and infinities as `null`.
     ///
-    /// The future is dropped when its time is over, so work that goes on elsewhere must end by itself. A panic counts as
+    /// The future is dropped when its time is over, so work elsewhere must end by itself. A panic counts as
     /// [`AgentError::Transient`].
     #[must_use]
     pub fn step<I, O, F, Fut>(self, step: &str, function: F) -> Self
@@ -264,7 +265,7 @@ impl Agent {
         self
     }
 
-    /// When the circuit breaker before the agent's service opens, and for how long. While it is open, requests are given
+    /// Sets when the circuit breaker before the agent's service opens, and for how long. Meanwhile requests are given
     /// back untried. The default is 10 failures in a row, then 2 s, doubled up to 60 s.
     #[must_use]
     pub fn breaker(mut self, settings: breaker::Settings) -> Self {
@@ -293,8 +294,8 @@ impl Agent {
         &self.name
     }
 
-    /// The reply to the message in `body`, which was delivered this often, as [`serve`](crate::serve) would send it.
-    /// `None` is silence, because CompleteBy is over. For tests of an agent, without any queue.
+    /// The reply to the message in `body`, delivered `deliveries` times, as [`serve`](crate::serve) would send it.
+    /// `None` if CompleteBy is over. For tests of an agent without queues.
     ///
     /// # Errors
     /// The message is no request.
@@ -306,13 +307,13 @@ impl Agent {
         })
     }
 
-    /// How heartbeats are sent. Without it there are none.
+    /// Sets how to send heartbeats; default: none sent.
     pub(crate) fn posts(mut self, post: Post) -> Self {
         self.post = Some(post);
         self
     }
 
-    /// Begins the attempt of a request. `None` if the attempt is over already, as its first heartbeat was told.
+    /// Begins the attempt of a request. `None` if the answer to its first heartbeat says that it is over.
     pub(crate) async fn begin<'a>(&self, request: &'a Request) -> Option<Begun<'a>> {
         let complete_by = Deadline::from(request.complete_by);
         let heart = request.heartbeat.clone().zip(self.post.clone());
@@ -325,7 +326,7 @@ impl Agent {
         Some(Begun { request, complete_by, heart })
     }
 
-    /// The reply to a request that was delivered this often.
+    /// The reply to a request delivered `deliveries` times.
     pub(crate) async fn reply(&self, begun: &Begun<'_>, deliveries: u32) -> Option<Reply> {
         let request = begun.request;
         let clock = Timestamp::now;
@@ -339,7 +340,7 @@ impl Agent {
             remote: &self.name,
         };
         let mut answer = attempt.run(|time_left| self.call(begun, time_left)).await?;
-        // An earlier delivery may have called: the service may refuse now what it did then.
+        // An earlier delivery may have done what the service refuses now.
         if deliveries > 1 && matches!(answer.outcome, Outcome::Failed { .. } | Outcome::Deferred { .. }) {
             answer.unsure = true;
         }
@@ -351,7 +352,7 @@ impl Agent {
         let Some(function) = self.functions.get(&(request.direction, request.step.clone())) else {
             let todo = if request.direction == Direction::Do { "do" } else { "undo" };
             let error = format!("agent {} has no function to {todo} {}", self.name, request.step);
-            // A version that has one may be on its way.
+            // A version with one may come soon.
             return Err(AgentError::NotCalled { error, is_permanent: false });
         };
         let working = function(begun, time_left);

@@ -17,7 +17,7 @@ pub const MAX_OUTPUT: usize = 256 * 1024;
 /// How many levels deep an output may be nested.
 pub const MAX_DEPTH: usize = 50;
 
-/// When an attempt ends. A heartbeat that is answered moves it, for all copies.
+/// When an attempt ends. Each answered heartbeat moves it, for all copies.
 #[derive(Clone, Debug)]
 pub struct Deadline(Arc<AtomicI64>);
 
@@ -53,14 +53,14 @@ pub struct Attempt<'a> {
     pub clock: &'a (dyn Fn() -> Timestamp + Send + Sync),
     /// The breaker before the remote service.
     pub breaker: &'a Breaker,
-    /// The remote service, or the agent, in words about its breaker.
+    /// Names the service, or the agent, in words about the breaker.
     pub remote: &'a str,
 }
 
 impl Attempt<'_> {
     /// Makes calls until one is answered, the calls are spent or the time is over. `call` gets the time that its answer
-    /// may take, and is dropped when that is over. `None` is silence: after `complete_by` another instance may have the
-    /// step, so not even an error is told.
+    /// may take, and is dropped when that is over. `None` means no reply, not even an error: after `complete_by`
+    /// another instance may have the step.
     pub async fn run<F>(&self, call: impl FnMut(Duration) -> F) -> Option<Answer>
     where
         F: Future<Output = Result<Value, AgentError>>,
@@ -78,19 +78,19 @@ impl Attempt<'_> {
             let left = self.time_left()?;
             if let Err(Held { wait, why }) = self.breaker.enter(self.now()) {
                 let error = format!("the circuit breaker of `{}` is open: {why}", self.remote);
-                // Spread out, so that requests held back do not all return at once.
+                // Spread, so that requests held back do not all return at once.
                 let wait = Duration::from_secs_f64(wait.as_secs_f64().max(0.0) * (1.0 + fastrand::f64()));
                 let retry_after_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX).saturating_add(1);
                 if calls == 0 {
                     return Some(Outcome::Deferred { error, retry_after_ms }.into());
                 }
-                // Others may have opened it: this attempt has calls left.
+                // Others may have opened it; this one has calls left.
                 if wait < left && SignedDuration::try_from(wait).is_ok_and(|wait| wait <= self.calls.cap) {
                     tokio::time::sleep(wait).await;
                     continue;
                 }
-                // What this attempt called may have acted, and a failed probe is a failure: otherwise a service that
-                // stays down would never use up the attempts.
+                // This attempt's calls may have acted, and a failed probe is a failure: else a service that stays down
+                // would never use up the attempts.
                 let outcome = Outcome::Unavailable { error, retry_after_ms: Some(retry_after_ms) };
                 return Some(Answer { status: last, ..outcome.into() });
             }
@@ -101,7 +101,7 @@ impl Attempt<'_> {
                     self.breaker.succeeded();
                     return Some(self.done(output));
                 }
-                // It answered, so it is healthy: the breaker guards only against silence and overload.
+                // It answered, so it is healthy. The breaker guards only against silence and overload.
                 Ok(Err(AgentError::Permanent { error })) => {
                     self.breaker.succeeded();
                     return Some(Answer { unsure, ..Outcome::Failed { error }.into() });
@@ -129,7 +129,7 @@ impl Attempt<'_> {
                     self.breaker.succeeded();
                     return Some(Outcome::NotYet { why }.into());
                 }
-                // Another call in this attempt would lack the same.
+                // A repeated call would lack the same thing.
                 Ok(Err(AgentError::NotCalled { error, is_permanent })) => {
                     self.breaker.withdrawn(self.now());
                     return Some(if is_permanent {
@@ -162,7 +162,7 @@ impl Attempt<'_> {
         }
     }
 
-    /// The answer of `call`, unless the time is over, which is `left` long if no heartbeat moves its end.
+    /// The answer of `call`, unless the time is over: after `left`, or later if heartbeats move the end.
     async fn in_time<F: Future>(&self, mut left: Duration, call: F) -> Result<F::Output, Elapsed> {
         let mut call = pin!(call);
         loop {
@@ -182,7 +182,7 @@ impl Attempt<'_> {
                 unusable(format!("the agent's output is nested more than {MAX_DEPTH} levels deep"))
             }
             Direction::Do => match serde_json::to_string(&output).map_or(usize::MAX, |json| json.len()) {
-                // Its reply might be longer than a message can be.
+                // Its reply might be too long for a message.
                 bytes if bytes > MAX_OUTPUT => unusable(format!(
                     "the agent's output has {bytes} bytes; the limit is {MAX_OUTPUT}: return a reference to it instead"
                 )),
@@ -195,7 +195,7 @@ impl Attempt<'_> {
         (self.clock)()
     }
 
-    /// Time until nothing may start any more; `None` if none is left.
+    /// Time during which calls may start; `None` if it is over.
     fn time_left(&self) -> Option<Duration> {
         let left = until(self.now(), self.complete_by.get()).saturating_sub(self.skew);
         Duration::try_from(left).ok().filter(|d| !d.is_zero())

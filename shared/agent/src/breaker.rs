@@ -30,14 +30,14 @@ enum State {
         until: Timestamp,
         open_for: SignedDuration,
     },
-    /// One call is probing; the others wait until `until`, in case the probe never returns.
+    /// One call is probing; others wait until `until`, in case it never returns.
     Probing {
         until: Timestamp,
         open_for: SignedDuration,
     },
 }
 
-/// Longest text about what opened a breaker, in bytes: with the words around it, it fits a history entry.
+/// Longest text about what opened a breaker, in bytes. With the words around it, it fits a history entry.
 const MAX_WHY: usize = 150;
 
 /// Why a call is not made now.
@@ -49,7 +49,7 @@ pub struct Held {
     pub why: String,
 }
 
-/// What a breaker did, for those who count it.
+/// What a breaker did, for metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
     /// It opened, or stays open after a failed probe.
@@ -66,7 +66,7 @@ pub struct Breaker {
     agent: String,
     settings: Settings,
     observer: fn(&str, Turn),
-    /// With the error of the last failed call, for calls that an open breaker holds back.
+    /// With the last failed call's error, for calls that an open breaker holds back.
     state: Mutex<(State, String)>,
 }
 
@@ -78,7 +78,7 @@ impl Breaker {
         Self { agent: agent.to_owned(), settings, observer: |_, _| {}, state }
     }
 
-    /// The same breaker, which calls `observer` with the agent's name at each turn.
+    /// This breaker, calling `observer` with the agent's name at each turn.
     #[must_use]
     pub fn observed(self, observer: fn(&str, Turn)) -> Self {
         Self { observer, ..self }
@@ -116,7 +116,7 @@ impl Breaker {
         }
     }
 
-    /// It did not answer, or reported that it cannot: `error`, which orders of every tenant may show.
+    /// It did not answer, or reported that it cannot. Orders of every tenant may show `error`.
     pub fn failed(&self, now: Timestamp, error: &str) {
         let (state, why) = &mut *self.state();
         let was_open = matches!(*state, State::Open { .. });
@@ -132,7 +132,7 @@ impl Breaker {
                 let open_for = open_for.checked_mul(2).unwrap_or(self.settings.longest).min(self.settings.longest);
                 State::Open { until: plus(now, open_for), open_for }
             }
-            // A call that began before it opened.
+            // The call began before it opened.
             open @ State::Open { .. } => open,
         };
         if let (State::Open { open_for, .. }, false) = (*state, was_open) {
@@ -143,7 +143,7 @@ impl Breaker {
         }
     }
 
-    /// It was not called after all: a probe that never began gives its turn to the next call.
+    /// It was not called after all. A probe that never began gives its turn to the next call.
     pub fn withdrawn(&self, now: Timestamp) {
         let (state, _) = &mut *self.state();
         if let State::Probing { open_for, .. } = *state {

@@ -6,8 +6,8 @@ use std::fmt;
 
 /// Why a call to a remote service did not succeed.
 ///
-/// Any error that implements [`std::error::Error`] becomes [`Transient`](Self::Transient) by `?`: what is not known to
-/// be permanent is tried again.
+/// `?` makes any [`std::error::Error`] a [`Transient`](Self::Transient), because an error that is not known to be
+/// permanent is tried again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AgentError {
     /// It may succeed later. The call is repeated within the attempt; then the attempt is given back as `unavailable`.
@@ -21,13 +21,13 @@ pub enum AgentError {
         /// The wait that the remote service asked for (`Retry-After`).
         retry_after: Option<SignedDuration>,
     },
-    /// It never will. The step fails; the workflow decides what follows.
+    /// It cannot succeed. The step fails; the workflow decides the rest.
     Permanent {
         /// What happened, in words.
         error: String,
     },
-    /// The remote service refused, and said so by a status. As [`Permanent`](Self::Permanent), but the step's `catch` may
-    /// read status and answer.
+    /// The remote service refused with a status. Like [`Permanent`](Self::Permanent), but the step's `catch` may read
+    /// status and answer.
     Refused {
         /// What happened, in words.
         error: String,
@@ -36,7 +36,7 @@ pub enum AgentError {
         /// The body of its answer, if it was JSON; at most 1,024 bytes of it are kept.
         answer: Option<Value>,
     },
-    /// The remote service did its work, and its answer cannot be used. The step fails, is never caught, and is undone.
+    /// The remote service did its work, but its answer is unusable. The step fails, is never caught, and is undone.
     Unusable {
         /// What happened, in words.
         error: String,
@@ -46,18 +46,18 @@ pub enum AgentError {
         /// What the undo needs to know until then.
         output: Value,
     },
-    /// The step polls, and the service's work is neither done nor has it failed.
+    /// The step polls, and the service's work is neither done nor failed.
     NotYet {
         /// What the service said, in words.
         why: String,
     },
-    /// A heartbeat was told that the attempt is over. The function ends its work, and there is no reply.
+    /// A heartbeat's answer says that the attempt is over. The function ends, and there is no reply.
     Stopped {
         /// Why, in words.
         why: String,
     },
-    /// The remote service was not called, because something is missing on this side. The service may be well, so the
-    /// breaker does not count it.
+    /// The remote service was not called, because something is missing on this side. The breaker does not count it: the
+    /// service may be well.
     NotCalled {
         /// What happened, in words.
         error: String,

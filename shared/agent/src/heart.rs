@@ -26,15 +26,15 @@ type Answering = Pin<Box<dyn Future<Output = Answered> + Send>>;
 /// Sends a body to an address.
 pub(crate) type Post = Arc<dyn Fn(String, String) -> Answering + Send + Sync>;
 
-/// How an attempt stays alive. All copies of it are one.
+/// Keeps an attempt alive. Copies share their state.
 #[derive(Clone)]
 pub(crate) struct Heart {
     told: Heartbeat,
     deadline: Deadline,
     skew: SignedDuration,
-    /// When the next heartbeat goes out at the earliest.
+    /// The earliest time of the next heartbeat.
     next: Arc<Mutex<Timestamp>>,
-    /// The first answer: from then on the record knows that somebody works on it.
+    /// Notified of each answer: the record shows that somebody works on it.
     known: Arc<Notify>,
     post: Post,
 }
@@ -50,7 +50,7 @@ impl Heart {
         Self { told, deadline, skew, next: Arc::new(Mutex::new(Timestamp::MIN)), known: Arc::default(), post }
     }
 
-    /// Sends one heartbeat, whenever the last one was.
+    /// Sends one heartbeat at once.
     pub(crate) async fn now(&self, percent: Option<u8>, note: Option<&str>) -> Answered {
         let every = SignedDuration::from_millis(i64::try_from(self.told.every_ms).unwrap_or(i64::MAX));
         self.wait_for(every / 2);
@@ -61,7 +61,7 @@ impl Heart {
                 self.deadline.set(*complete_by);
                 self.known.notify_one();
             }
-            // Nothing that the function returns later may count.
+            // No later result of the function may count.
             Answered::Over(why) => {
                 tracing::info!(step = self.told.url.split('/').rev().nth(2), why, "the attempt is over");
                 self.deadline.set(Timestamp::MIN);
@@ -74,12 +74,12 @@ impl Heart {
         answered
     }
 
-    /// Waits until a heartbeat is answered, one for each call.
+    /// Waits for one answered heartbeat per call.
     pub(crate) async fn known(&self) {
         self.known.notified().await;
     }
 
-    /// Says that the work goes on, unless that was said a moment ago.
+    /// Reports that the work goes on, unless it just did.
     pub(crate) async fn beat(&self, percent: Option<u8>, note: Option<&str>) -> Result<(), AgentError> {
         let (now, next) = (Timestamp::now(), *self.next.lock().unwrap_or_else(PoisonError::into_inner));
         if now >= next
@@ -113,8 +113,8 @@ mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
     use std::time::Duration;
 
-    /// The reply of an agent whose step sends a heartbeat every 10 ms until `works` is over, and the heartbeats that it
-    /// sent. The attempt has a second, and heartbeats are answered so.
+    /// The reply of an agent whose step sends a heartbeat every 10 ms until `works` is over, and the number of
+    /// heartbeats. The attempt has a second; `answer` answers heartbeats.
     async fn working(works: Duration, answer: fn(u32) -> Answered) -> (Option<Value>, u32) {
         let count = Arc::new(AtomicU32::new(0));
         let counted = Arc::clone(&count);
@@ -161,7 +161,7 @@ mod tests {
         })
         .await;
         assert_eq!((reply, count), (None, 2));
-        // At the first heartbeat of all nothing is begun.
+        // After such a first answer nothing begins.
         assert_eq!(working(Duration::from_secs(600), |_| Answered::Over("over".into())).await, (None, 1));
     }
 

@@ -1,4 +1,4 @@
-//! Requests and replies, as `docs/schemas` of Stepwarden has them.
+//! Requests and replies, as in Stepwarden's `docs/schemas`.
 
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -38,12 +38,12 @@ impl Calls {
     }
 }
 
-/// Where an agent says that it still works, and how often.
+/// Where, and how often, an agent reports that it works.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Heartbeat {
     /// The address: a POST is answered with the new `complete_by`, or with 404 or 409 once the attempt is over.
     pub url: String,
-    /// The longest time between two, in milliseconds.
+    /// The longest interval, in milliseconds.
     pub every_ms: u64,
 }
 
@@ -71,10 +71,10 @@ pub struct Request {
     /// Priority of the order: `high`, `normal` or `low`.
     #[serde(default)]
     pub priority: String,
-    /// Of a step with `accept`: the address to which the service reports the end of its work.
+    /// For a step with `accept`: where the service reports the end of its work.
     #[serde(default)]
     pub callback: Option<String>,
-    /// Of a step with `heartbeat`: where to say that the work goes on.
+    /// For a step with `heartbeat`: where to send heartbeats.
     #[serde(default)]
     pub heartbeat: Option<Heartbeat>,
     /// The order's input, or what the step's `with` makes of it.
@@ -127,16 +127,16 @@ pub struct Answer {
     /// How it went.
     #[serde(flatten)]
     pub outcome: Outcome,
-    /// Of an attempt that failed: the status of the service's answer, such as 409.
+    /// For a failed attempt: the status of the service's answer, such as 409.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub status: Option<u16>,
-    /// Of an attempt that failed: the body of the service's answer.
+    /// For a failed attempt: the body of the service's answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub answer: Option<Value>,
-    /// Of an attempt that failed although the service did its work.
+    /// Set if the attempt failed but the service did its work.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kind: Option<Kind>,
-    /// Of a refusal: an earlier call of the attempt had no answer that says what the service did.
+    /// For a refusal: after an earlier call of the attempt it is unknown what the service did.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub unsure: bool,
 }
@@ -151,7 +151,7 @@ impl From<Outcome> for Answer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
-    /// The service did its work, and the answer cannot be used.
+    /// The service did its work, but its answer is unusable.
     Mistake,
 }
 
@@ -169,7 +169,7 @@ pub enum Outcome {
         /// What the undo needs to know until then.
         output: Value,
     },
-    /// The step polls, and the service's work is neither done nor has it failed.
+    /// The step polls, and the service's work is neither done nor failed.
     NotYet {
         /// What the service said, in words.
         why: String,

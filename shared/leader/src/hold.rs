@@ -5,8 +5,8 @@ use crate::settings::{Note, Settings, signed};
 use crate::wait::{Held, Outage, Watch, silent};
 use tokio::time::{Instant, timeout};
 
-/// A lease that is asked for before every piece of work. It renews nothing by itself: a holder that stops asking loses
-/// the lease after its life, so a process that hangs or is frozen does not keep leading.
+/// A lease to ask for before every piece of work. It is not renewed by itself, so a holder that hangs or is frozen, and
+/// stops asking, loses the lease after its life.
 pub struct Hold {
     settings: Settings,
     holder: String,
@@ -16,18 +16,18 @@ pub struct Hold {
 }
 
 impl Hold {
-    /// A lease that is not held yet. [`Settings::renew_every`] is not used: renewal is due at half the life.
+    /// A lease that is not held yet. Renewal is due at half the life, not by [`Settings::renew_every`].
     #[must_use]
     pub fn new(settings: Settings) -> Self {
         let holder = settings.new_holder();
         Self { settings, holder, held: None, outage: Outage::default(), watch: Watch::default() }
     }
 
-    /// The lease, if this process holds, gets or renews it; costs nothing in the first half of its life. `None`:
-    /// another contender leads.
+    /// The lease, if this process holds, gets or renews it; `None` if another contender leads. Free in the first half
+    /// of its life.
     ///
     /// # Errors
-    /// The store failed and no lease is alive, so there is no leader here. A lease that is alive survives the fault.
+    /// The store failed and this process has no live lease. A live lease survives the fault.
     pub async fn lead<S: LeaseStore>(&mut self, store: &S) -> Result<Option<Lease>, Error> {
         if let Some(held) = self.held.take() {
             let begun = Instant::now();
@@ -94,7 +94,7 @@ impl Hold {
         store.release(&held.lease).await
     }
 
-    /// The next tenure has a new holder's name, so the token of a lease that ended is never used again.
+    /// The next tenure has a new holder's name, so an ended lease's token is never reused.
     fn end(&mut self, why: &str) {
         tracing::debug!(lease = self.settings.name, "no longer leads: {why}");
         self.holder = self.settings.new_holder();

@@ -1,7 +1,7 @@
 //! A lease: one holder at a time, for a bounded time, with a fencing token that only rises.
 //!
-//! The one rule is [`Lease::take`]; a [`LeaseStore`] applies it with a conditional write. A lease only saves work: what
-//! is done under it must be safe with no holder and with two, because clocks drift and processes pause.
+//! The one rule is [`Lease::take`]; a [`LeaseStore`] applies it with a conditional write. A lease only saves work. Work
+//! under it must be safe with no holder and with two, because clocks drift and processes pause.
 
 use jiff::{SignedDuration, Timestamp};
 use std::future::Future;
@@ -18,13 +18,13 @@ pub struct Lease {
     pub holder: String,
     /// Rises with every new tenure; writes made under the lease carry it.
     pub token: u64,
-    /// Until when it is held (UTC, milliseconds).
+    /// When it expires (UTC, milliseconds).
     pub expires: Timestamp,
 }
 
 impl Lease {
     /// The lease after `holder` took or renewed it, or `None` while another holds it. `skew` is how far apart two
-    /// clocks may be: another's lease is taken only after it has expired on the slowest of them.
+    /// clocks may be: another's lease is taken only once it has expired on the slowest.
     #[must_use]
     pub fn take(
         current: Option<&Self>,
@@ -43,16 +43,16 @@ impl Lease {
         Some(Self { name: name.to_owned(), holder: holder.to_owned(), token, expires: end(now, life) })
     }
 
-    /// The lease after `holder` took it whatever times its record contains: for a contender that watched it stay
-    /// unrenewed for a full life on its own clock.
+    /// The lease after `holder` took it, whatever times the record has. For a contender that saw no renewal for a full
+    /// life on its own clock.
     #[must_use]
     pub fn succeed(current: Option<&Self>, name: &str, holder: &str, now: Timestamp, life: SignedDuration) -> Self {
         let token = current.map_or(1, |lease| lease.token + 1);
         Self { name: name.to_owned(), holder: holder.to_owned(), token, expires: end(now, life) }
     }
 
-    /// The lease after its holder renewed it. The record always changes, even if the clock stops, so that those who
-    /// watch it see that its holder lives.
+    /// The lease after its holder renewed it. The record always changes, even if the clock stops, so that watchers see
+    /// that its holder lives.
     #[must_use]
     pub fn renewed(&self, now: Timestamp, life: SignedDuration) -> Self {
         let expires = end(now, life);
@@ -79,8 +79,8 @@ impl Lease {
     }
 }
 
-/// When a lease taken now ends, in the record's milliseconds. So its holder recognises it whatever the precision of its
-/// clock, and every renewal shows in the record (contract suite, a clock of nanoseconds over DynamoDB).
+/// When a lease taken now ends, in the record's milliseconds. So a holder with a finer clock recognises its lease, and
+/// every renewal changes the record (contract suite, a clock of nanoseconds over DynamoDB).
 fn end(now: Timestamp, life: SignedDuration) -> Timestamp {
     millis(plus(now, life))
 }
@@ -95,14 +95,14 @@ fn plus(t: Timestamp, d: SignedDuration) -> Timestamp {
     t.saturating_add(d).expect("a duration of fixed length")
 }
 
-/// Where leases are kept, on items used for nothing else: a register that is read and conditionally replaced. The
-/// protocol here is the same for every store.
+/// A store of leases, on items used for nothing else: a register that is read and conditionally replaced. This protocol
+/// is the same for every store.
 pub trait LeaseStore: Send + Sync {
     /// The record as the last write left it (a consistent read).
     fn read(&self, name: &str) -> impl Future<Output = Result<Option<Lease>, Error>> + Send;
 
-    /// Replaces `seen` (`None`: no record) with `lease`, if exactly that is still stored. `false` if not, or if the
-    /// answer to this very write was lost and the client retried it; only a read can tell.
+    /// Replaces `seen` (`None`: no record) with `lease`, if exactly that is still stored. `false` if not, or if this
+    /// write's answer was lost and the client retried it; only a read can tell.
     fn replace(&self, lease: &Lease, seen: Option<&Lease>) -> impl Future<Output = Result<bool, Error>> + Send;
 
     /// Takes the lease for `holder`; `None` while another holds it or has just taken it. See [`Lease::take`].
@@ -142,7 +142,7 @@ pub trait LeaseStore: Send + Sync {
     ) -> impl Future<Output = Result<Option<Lease>, Error>> + Send {
         async move {
             let mut seen = lease.clone();
-            // The second round is for one's own renewal whose answer was lost.
+            // The second round is for our own renewal with a lost answer.
             for _ in 0..2 {
                 let next = seen.renewed(now, life);
                 if self.replace(&next, Some(&seen)).await? {
@@ -164,7 +164,7 @@ pub trait LeaseStore: Send + Sync {
             if self.replace(&lease.released(), Some(lease)).await? {
                 return Ok(());
             }
-            // A renewal whose answer was lost may have changed the record.
+            // A renewal with a lost answer may have changed the record.
             match self.read(&lease.name).await? {
                 Some(stored) if stored.is_same_tenure(lease) => {
                     self.replace(&stored.released(), Some(&stored)).await.map(drop)
@@ -210,7 +210,7 @@ mod tests {
         assert_eq!((renewed.token, renewed.expires), (1, at(15)));
         let b = take(Some(&renewed), "b", 16).unwrap();
         assert_eq!((b.token, b.holder.as_str()), (2, "b"));
-        // A holder's own expired lease is a new tenure: another contender may have led in between.
+        // Retaking an expired lease is a new tenure: another may have led in between.
         assert_eq!(take(Some(&b), "b", 26), None);
         assert_eq!(take(Some(&b), "b", 27).unwrap().token, 3);
         assert_eq!(take(Some(&b.released()), "c", 17).unwrap().token, 3);

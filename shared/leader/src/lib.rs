@@ -6,8 +6,8 @@
 //! work before the lease can end, and gives the lease back when the work has returned. [`Hold`] is the same lease for
 //! work that comes in ticks: held between them, renewed at half its life.
 //!
-//! It decides nothing about the work. Whatever is done under a lease must be safe with no leader and with two, because
-//! clocks drift and processes pause: let every write carry [`Leadership::token`], and refuse an older one.
+//! It decides nothing about the work. Work under a lease must be safe with no leader and with two, because clocks drift
+//! and processes pause. So let every write carry [`Leadership::token`], and refuse an older one.
 //!
 //! Leases are kept in any [`LeaseStore`]: a register that is read and conditionally replaced. `stepwarden-aws` has one
 //! on DynamoDB; [`memory::MemoryLeases`] is one in this process.

@@ -21,7 +21,7 @@ pub enum Ended<T> {
     Cancelled,
     /// The work reported no progress for too long.
     Stalled,
-    /// The longest tenure is over: wait a little before contending again, so that others get a turn.
+    /// The longest tenure is over. Wait a little before contending again, so that others get a turn.
     TenureOver,
 }
 
@@ -79,14 +79,14 @@ impl Leadership {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The fencing token, which rises with every change of leader. Every write made as leader carries it, and whatever
-    /// is written to refuses a token older than the last it has seen.
+    /// The fencing token, which rises with every change of leader. Every write made as leader carries it, and the store
+    /// must refuse a token older than the last one seen.
     #[must_use]
     pub fn token(&self) -> u64 {
         self.0.token
     }
 
-    /// Reports progress of the work. Without such reports, [`Settings::progress_within`] cancels the work.
+    /// Reports progress. Without reports the work is cancelled after [`Settings::progress_within`].
     pub fn progress(&self) {
         self.state().progress = Instant::now();
     }
@@ -97,14 +97,14 @@ impl Leadership {
         self.cause().unwrap_or(Cause::Lost)
     }
 
-    /// The same as a token, for code that takes one.
+    /// [`Self::cancelled`] as a cancellation token.
     #[must_use]
     pub fn cancellation(&self) -> CancellationToken {
         self.0.cancel.clone()
     }
 
-    /// Why the work must stop; `None` while it may continue. If called before an act, it also detects, by the clock
-    /// alone, that the lease ended while this process was frozen.
+    /// Why the work must stop; `None` while it may continue. Called before an act, it also detects, by the clock, a
+    /// lease that ended while this process was frozen.
     #[must_use]
     pub fn cause(&self) -> Option<Cause> {
         let state = self.state();
@@ -131,8 +131,8 @@ impl Leadership {
 ///
 /// The work is a future of this task. [`Leadership::cancelled`] tells it to stop; it then has [`Settings::wind_down`]
 /// to return, and is dropped, all before the lease can end on the slowest clock. It must itself end what it spawned
-/// elsewhere. The lease is given back if the work has returned and the lease was not lost; work that had to be dropped,
-/// or that panicked, leaves it to expire.
+/// elsewhere. The lease is given back if the work has returned and the lease was not lost. If the work was dropped or
+/// panicked, the lease expires.
 pub async fn run_while_leader<S, F, W>(
     store: &S,
     settings: &Settings,
@@ -163,7 +163,7 @@ where
             biased;
             output = &mut work => match leadership.cause() {
                 None => (Ended::Completed(output), true),
-                // The thread was frozen, and the lease ended meanwhile.
+                // The lease ended while the thread was frozen.
                 Some(cause) => (cause.into(), false),
             },
             cause = &mut duty => {
@@ -177,7 +177,7 @@ where
         let lease = leadership.held().lease;
         match timeout(leadership.time_left(), store.release(&lease)).await {
             Ok(Ok(())) => {}
-            // It expires by itself.
+            // The lease expires.
             Ok(Err(_)) | Err(_) => tracing::warn!(lease = settings.name, token, "the lease could not be released"),
         }
     }
@@ -238,7 +238,7 @@ async fn renew_until_lost<S: LeaseStore>(store: &S, settings: &Settings, leaders
                 return;
             }
             let renewal = store.renew(&held.lease, settings.now(), signed(settings.life));
-            // A call that gets no answer must leave time for others.
+            // A call without an answer must leave time for others.
             let attempt = timeout_at(stop_at.min(begun + settings.renew_every / 3), renewal).await;
             match attempt.unwrap_or_else(|_| Err(silent(settings))) {
                 Ok(Some(lease)) => {

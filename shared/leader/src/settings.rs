@@ -11,12 +11,12 @@ pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 /// When a contender may take a lease that was not given back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TakeOver {
-    /// Once the record says that it has expired, plus the skew. After a restart this is at once, but the clocks of all
-    /// contenders must agree within the skew.
+    /// When it has expired by its record, plus the skew. Fast after a restart, but the clocks of all contenders must
+    /// agree within the skew.
     ByWallClock,
-    /// Once the record has not changed for a full life, plus the skew, on the contender's own monotonic clock, whatever
-    /// times it contains. Slower by up to a life, but right however wrong the holder's clock is. All contenders must
-    /// use the same life. (The DynamoDB lock client does the same.)
+    /// When the record has not changed for a full life, plus the skew, on the contender's own monotonic clock, whatever
+    /// times it has. Slower by up to a life, but right even if the holder's clock is wrong. All contenders must use the
+    /// same life. (The DynamoDB lock client does the same.)
     ByWatching,
 }
 
@@ -48,7 +48,7 @@ pub struct Settings {
     pub name: String,
     /// Name of this contender, for people. Every tenure adds a number, so that no two share a holder.
     pub holder: String,
-    /// Life of the lease after each renewal, and so the longest time without a leader after one died.
+    /// Life of the lease after each renewal, so also the longest time without a leader.
     pub life: Duration,
     /// From one renewal to the next; default a third of the life.
     pub renew_every: Duration,
@@ -91,7 +91,7 @@ impl Settings {
         }
     }
 
-    /// Panics if the lease could not be renewed before the work must stop: a bug that shows at the first start.
+    /// Panics if no renewal would be due before the work must stop: a bug that shows at the first start.
     pub(crate) fn check(&self) {
         assert!(
             self.renew_every + self.wind_down < self.life,
@@ -100,7 +100,7 @@ impl Settings {
         );
     }
 
-    /// A holder's name that no other tenure has, if contenders have different names.
+    /// A holder's name that is unique to a tenure, if contenders' names differ.
     pub(crate) fn new_holder(&self) -> String {
         static TENURES: AtomicU64 = AtomicU64::new(0);
         format!("{}#{}", self.holder, TENURES.fetch_add(1, Ordering::Relaxed))

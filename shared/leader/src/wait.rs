@@ -5,8 +5,8 @@ use crate::settings::{Note, Settings, TakeOver, signed};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 
-/// A lease as its holder knows it. It lives until `begun` plus its life on this process's monotonic clock: `begun` was
-/// read before the wall clock that went into the record.
+/// A lease as its holder knows it. It lives until `begun` plus its life on this process's monotonic clock, because
+/// `begun` was read before the wall clock for the record.
 #[derive(Clone, Debug)]
 pub(crate) struct Held {
     pub(crate) lease: Lease,
@@ -18,7 +18,7 @@ pub(crate) async fn for_lease<S: LeaseStore>(store: &S, settings: &Settings, hol
     let mut watch = Watch::default();
     let mut outage = Outage::default();
     loop {
-        // A silent store must not delay the next try by more than the time between renewals.
+        // A silent store must not delay the next try by more than a renewal interval.
         match timeout(settings.renew_every, watch.look(store, settings, holder))
             .await
             .unwrap_or_else(|_| Err(silent(settings)))
@@ -59,7 +59,7 @@ impl Watch {
             TakeOver::ByWatching => {
                 let current = store.read(name).await?;
                 match &current {
-                    // One's own: the answer to its write was lost.
+                    // Our own: its write's answer was lost.
                     Some(lease) if lease.holder == holder => store.renew(lease, now, life).await?,
                     Some(lease) if !lease.is_free() && !self.stood_still(lease, settings) => None,
                     Some(_) | None => {
@@ -73,7 +73,7 @@ impl Watch {
     }
 
     /// Whether the record has not changed for a full life, plus the skew, on this process's clock. Its holder had to
-    /// stop within a life of its last write, which preceded the first look at it.
+    /// stop within a life of its last write, which was before our first look.
     fn stood_still(&mut self, lease: &Lease, settings: &Settings) -> bool {
         match &self.0 {
             Some((seen, since)) if seen == lease => since.elapsed() >= settings.life + settings.skew,

@@ -1,4 +1,4 @@
-//! Storing work, and listing what was given up.
+//! Storing work, and listing failed tasks.
 
 use crate::policy::Policy;
 use serde_json::Value;
@@ -18,7 +18,7 @@ use tokio::sync::mpsc::UnboundedSender;
 /// Longest name of a handler.
 const MAX_HANDLER: usize = 64;
 
-/// How a queue is laid out; the same for all programs that use it.
+/// A queue's settings, the same for all programs that use it.
 #[derive(Clone)]
 pub struct Settings {
     /// Shards of the due index.
@@ -55,13 +55,13 @@ pub struct Entry {
     pub handler: String,
     /// The handler's input.
     pub params: Value,
-    /// The same key for the same handler is stored once; `None`: a new key every time.
+    /// Entries with the same handler and key are stored once; `None`: always new.
     pub key: Option<String>,
     /// Not run before this time; `None`: at once.
     pub not_before: Option<Timestamp>,
     /// Shard of the due index; `None`: spread evenly.
     pub shard: Option<u16>,
-    /// How urgent it is, for people.
+    /// Its priority, for people.
     pub priority: Priority,
 }
 
@@ -85,7 +85,7 @@ struct Seat {
     on_history: OnHistory,
 }
 
-/// Takes what the engine sends to the workers of this process, the latest first.
+/// Passes the engine's effects to this process's workers, the latest first.
 #[derive(Clone, Default)]
 pub(crate) struct Local(Arc<Mutex<Vec<Seat>>>);
 
@@ -110,7 +110,7 @@ impl Local {
 
     fn send_one(&self, effect: Effect) -> Result<(), Error> {
         match effect {
-            // The engine clears the alert once this returns, so this returns only after the callback.
+            // The engine clears the alert when this returns, so it returns only after the callback.
             Effect::Alert(alert) => match self.on_history() {
                 Some(on_history) => tell(&*on_history, &alert),
                 None => Err(untold(&alert, "no worker runs in this process")),
@@ -122,7 +122,7 @@ impl Local {
             | Effect::SetAside(_)
             | Effect::Strained(_)
             | Effect::Child(_) => {
-                // If no worker runs here, or it has just ended, the due index brings the task to another one.
+                // If no worker runs here, or it has just ended, another finds the task by the due index.
                 if let Some(worker) = self.effects() {
                     let _ = worker.send(effect);
                 }
@@ -155,7 +155,7 @@ pub(crate) struct Sitting {
 }
 
 impl Sitting {
-    /// Accepts no more requests; what goes to history is still reported here.
+    /// Accepts no more requests, but still reports tasks that go to history.
     pub(crate) fn close(&self) {
         let mut seats = self.local.0.lock().unwrap_or_else(PoisonError::into_inner);
         for seat in seats.iter_mut().filter(|seat| seat.id == self.id) {
@@ -223,7 +223,7 @@ impl<S: StateStore> RetryQueue<S> {
         }
     }
 
-    /// The same with a key, a time or a shard.
+    /// Stores an entry with all its settings.
     ///
     /// # Panics
     /// If the handler's name is invalid.
@@ -243,7 +243,7 @@ impl<S: StateStore> RetryQueue<S> {
         let submission =
             Submission { id: id.clone(), tenant: tenant.clone(), reference: None, reply_queue: None, priority, shard };
         let mut task = Task::new(submission, &workflow, now);
-        // No Wake is sent: the due index brings the task to a worker when it is due.
+        // No Wake is sent; a worker finds the task by the due index.
         let not_before = not_before.map(shared::time::millis);
         task.steps[0].state = State::Pending { not_before };
         task.due = Some(not_before.unwrap_or(now).max(now));
@@ -251,7 +251,7 @@ impl<S: StateStore> RetryQueue<S> {
         let order = Order { id: id.clone(), tenant, idempotency_key: key, hash, created_at: now, input: params };
         Ok(match self.engine.create(&order, &task).await? {
             Created::Exists if is_keyed => Enqueued::Known(id),
-            // The key is new: the answer to this very write was lost, and the client retried it.
+            // A new key that exists: this write's answer was lost, and the client retried.
             Created::New | Created::Exists => Enqueued::New(id),
         })
     }
@@ -261,8 +261,8 @@ impl<S: StateStore> RetryQueue<S> {
         self.engine.store.load(id).await
     }
 
-    /// Makes a task of the history live again, with all its retries ahead. `false` if it is not in history, or has
-    /// changed since `seen` was read.
+    /// Makes a task in history live again, with all its retries. `false` if it is not in history, or has changed since
+    /// `seen`.
     pub async fn resubmit(&self, seen: &Task, by: &str, reason: &str) -> Result<bool, Error> {
         let what = What::Resubmit { step: None, input: None };
         let event = Event::Act(Act { what, by: by.to_owned(), reason: reason.to_owned(), seen: Some(seen.version) });
@@ -287,7 +287,7 @@ impl<S: StateStore + AttentionIndex> RetryQueue<S> {
         let page = self.engine.store.attention(limit, cursor).await?;
         let mut tasks = Vec::new();
         for id in page.ids.iter().filter(|id| handler_of(id).is_some()) {
-            // The index lags: leave out what is live again.
+            // The index lags, so leave out live tasks.
             let task = self.engine.store.load(id).await?;
             tasks.extend(task.filter(|t| t.process_state() == shared::task::ProcessState::Error));
         }

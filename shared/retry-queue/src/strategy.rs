@@ -1,4 +1,4 @@
-//! What one worker instance does: which handlers and shards, how many tasks, what it skips, what an exception causes.
+//! One worker instance's choices: handlers, shards, number of tasks, what it skips, what an exception causes.
 
 use shared::order::Id;
 use std::collections::HashSet;
@@ -11,11 +11,11 @@ pub enum Handlers {
     /// All that are registered here.
     #[default]
     Registered,
-    /// Of those registered here, these.
+    /// Only these, if registered here.
     Only(Vec<String>),
 }
 
-/// Which shards this instance owns. Two owners of one shard do no harm: every claim is one conditional write.
+/// Which shards this instance owns. Two owners of one do no harm, because claims are conditional writes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Shards {
     /// All of them.
@@ -48,7 +48,7 @@ impl Shards {
             Self::Even { host, hosts } => (*host..shards).step_by(usize::from(*hosts).max(1)).collect(),
             Self::Weighted { host, weights } => {
                 let total: u64 = weights.iter().map(|(_, weight)| u64::from(*weight)).sum();
-                // On a line as long as all weights, the middle of each shard's section belongs to one host.
+                // Weights and shards divide one line; the host at the middle of a shard's part owns it.
                 let owner = |shard: u16| {
                     let place = (2 * u64::from(shard) + 1) * total;
                     let mut end = 0;
@@ -64,13 +64,13 @@ impl Shards {
     }
 }
 
-/// The tasks in progress at this instance, which it must leave alone although the due query finds them.
+/// The tasks in progress at this instance, which it must skip although the due query finds them.
 pub trait InHand: Send + Sync {
     /// Marks it as in progress; `false` if it already was.
     fn take(&self, id: &Id) -> bool;
     /// Whether it is in progress here.
     fn has(&self, id: &Id) -> bool;
-    /// It is no longer in progress here.
+    /// Marks it as not in progress.
     fn put_back(&self, id: &Id);
 }
 
@@ -119,7 +119,7 @@ pub enum ThrownThen {
     Retry,
 }
 
-/// Everything that can be replaced, with the defaults.
+/// All replaceable choices, with defaults.
 #[derive(Clone)]
 pub struct Strategies {
     /// Which handlers' tasks this instance runs. Default: all registered here.
@@ -134,7 +134,7 @@ pub struct Strategies {
     pub poll_every: Duration,
     /// The tasks in progress here. Default: a set in memory.
     pub in_hand: Arc<dyn InHand>,
-    /// What an exception leads to. Default: straight to history.
+    /// What follows an exception. Default: straight to history.
     pub thrown: Arc<dyn Fn(&Thrown) -> ThrownThen + Send + Sync>,
 }
 

@@ -1,4 +1,4 @@
-//! The worker: polls what is due, claims it by conditional write, runs handlers under a deadline, records results.
+//! The worker: polls due tasks, claims them by conditional write, runs handlers with a deadline, records results.
 
 use crate::policy::TO_SETTLE;
 use crate::queue::{OnHistory, RetryQueue, handler_of};
@@ -26,12 +26,12 @@ use tokio_util::sync::CancellationToken;
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 type Handler = Arc<dyn Fn(Job) -> BoxFuture<'static, Result<Answer, BoxError>> + Send + Sync>;
 
-/// Maximum number of pages of the due index read per poll, however many of their tasks belong to other handlers.
+/// Maximum number of pages of the due index per poll, even if their tasks belong to other handlers.
 const MAX_PAGES: usize = 20;
 /// How long running handlers may still take when the worker is told to stop.
 const LAST_JOBS: Duration = Duration::from_secs(5);
 
-/// What a handler answers. An error, a panic and silence until the deadline are exceptions.
+/// A handler's answer. An error, a panic and silence until the deadline are exceptions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// Done.
@@ -66,7 +66,7 @@ pub struct Polled {
     pub failed: usize,
 }
 
-/// Runs what is due.
+/// Runs due tasks.
 pub struct RetryWorker<S> {
     queue: RetryQueue<S>,
     handlers: BTreeMap<String, Handler>,
@@ -93,9 +93,9 @@ impl<S: StateStore + 'static> RetryWorker<S> {
         self
     }
 
-    /// Calls `told` with every task that goes to history, at least once each, besides the log's error line. The task is
-    /// marked as reported only after `told` has returned; if it panics, or the process ends first, it is called again.
-    /// It runs on the worker's runtime, so it must not block for long.
+    /// Calls `told` at least once with every task that goes to history, besides the log's error line. The task is
+    /// marked as reported only after `told` returns. If it panics, or the process ends first, it is called again. It
+    /// runs on the worker's runtime, so it must not block for long.
     #[must_use]
     pub fn on_history(mut self, told: impl Fn(&AlertEvent) + Send + Sync + 'static) -> Self {
         self.on_history = Arc::new(told);
@@ -141,14 +141,14 @@ impl<S: StateStore + 'static> RetryWorker<S> {
         }
     }
 
-    /// Takes up to `free` due tasks, and not more than the strategy's `per_poll`.
+    /// Takes up to `free` due tasks, and at most the strategy's `per_poll`.
     async fn poll(&self, free: usize) -> Result<Polled, Error> {
         let wanted = free.min(self.strategies.per_poll);
         let owned = self.strategies.shards.owned(self.queue.settings.shards);
         let from = if owned.is_empty() { 0 } else { fastrand::usize(..owned.len()) };
         let mut found = Vec::new();
         for n in 0..owned.len() {
-            // A long shard must not starve the others: each poll begins at a random one.
+            // Each poll begins at a random shard, so that a long one starves none.
             let shard = owned[(from + n) % owned.len()];
             for part in [moved(shard), shard] {
                 self.due_in(part, wanted, &mut found).await?;
@@ -184,10 +184,10 @@ impl<S: StateStore + 'static> RetryWorker<S> {
         }
     }
 
-    /// Claims what can be claimed. What cannot belongs to another worker, and is recovered if its time is over.
+    /// Claims what it can. Other tasks are with another worker, and are recovered if their time is over.
     async fn claim(&self, ids: Vec<Id>) -> Polled {
         let mut polled = Polled::default();
-        // Names the latest possible version, and so re-sends nothing: a worker asks only for itself.
+        // Names the latest version to re-send nothing, because a worker asks only for itself.
         let wake = Event::Wake { seen: u64::MAX, hops: u32::MAX };
         let answers = self.queue.engine.handle(ids.iter().map(|id| (id.clone(), wake.clone())).collect()).await;
         let mut others = Vec::new();
@@ -199,7 +199,7 @@ impl<S: StateStore + 'static> RetryWorker<S> {
                 Err(error) => polled.failed += note(&error),
             }
         }
-        // There is no leader: every write is conditional, so several workers count each failure once.
+        // No leader is needed: writes are conditional, so several workers count each failure once.
         for answer in self.queue.engine.recover(&others, 0).await {
             match answer {
                 Ok(found) => polled.expired += found.expired,
@@ -219,7 +219,7 @@ impl<S: StateStore + 'static> RetryWorker<S> {
                 jobs.spawn(run_job(self.queue.clone(), self.strategies.clone(), handler, *request));
             }
             Effect::Wake(wake, delay) => {
-                // Waits for a short time exactly. If this process dies meanwhile, the due index brings the task on.
+                // Keeps a short wait exact. If this process dies meanwhile, the due index continues the task.
                 let delay = Duration::try_from(delay).unwrap_or_default();
                 timers.spawn(async move {
                     sleep(delay).await;
@@ -276,7 +276,7 @@ async fn attempt<S: StateStore>(
         idempotency_key: request.idempotency_key.clone(),
         deadline: shared::time::plus(queue.engine.now(), left),
     };
-    // In a separate task, a panic ends there, and a handler that never yields does not hold up the others.
+    // A separate task contains a panic, and a handler that never yields does not hold up others.
     let mut running = JoinSet::new();
     running.spawn(async move { handler(job).await });
     let thrown = match timeout(Duration::try_from(left).unwrap_or_default(), running.join_next()).await {

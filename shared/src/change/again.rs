@@ -1,4 +1,4 @@
-//! Steps are put back, so that they are done again.
+//! Puts steps back, so that they are done again.
 
 use super::Change;
 use crate::again::Again;
@@ -9,8 +9,8 @@ use crate::time::plus;
 use crate::workflow::child::Wish;
 
 impl Change<'_> {
-    /// Records that the steps of `again` are put back once nothing of them is left to undo. If all is undone already, they
-    /// are put back at once.
+    /// Records that the steps of `again` are put back once they are undone. If the order is undone already, they are
+    /// put back at once.
     pub(crate) fn run_again(&mut self, again: Again) {
         let is_undone = self.task.phase == Phase::Undone;
         self.task.phase = Phase::Undoing;
@@ -31,7 +31,7 @@ impl Change<'_> {
     pub(super) fn end_undo(&mut self) {
         match self.task.again.take() {
             Some(again) => {
-                // For those whose earlier asks are lost or still to come.
+                // For children that earlier asks have not reached.
                 if self.task.expires {
                     self.requests.extend(super::child::ask_all(&self.task, &Wish::Keep, self.turn));
                 }
@@ -44,7 +44,7 @@ impl Change<'_> {
     fn put_back(&mut self, again: &Again) {
         let (workflow, now) = (self.turn.workflow, self.turn.now);
         for index in again.steps.iter().map(|&step| usize::from(step)).filter(|&i| i < workflow.steps.len()) {
-            // What came for the step in this round counts no more. Its key stays known, so that it never counts for the next.
+            // Events for the step no longer count. Their keys stay known, so that none counts for the next round.
             for event in self.task.events.iter_mut().filter(|event| event.step.map(usize::from) == Some(index)) {
                 (event.step, event.data) = (None, None);
             }
@@ -53,7 +53,7 @@ impl Change<'_> {
             let mut rounds = old.rounds.unwrap_or_default();
             rounds.replaced.extend(old.beside);
             rounds.replaced.extend(old.pages.into_iter().flat_map(|pages| pages.lists));
-            // A service that keeps tombstones refuses the key of what was undone.
+            // A service with tombstones refuses an undone key.
             let is_undone = workflow.steps[index].undo.is_some() && old.state == State::Undone;
             if !is_untouched {
                 rounds.round += 1;

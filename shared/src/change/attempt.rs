@@ -1,5 +1,5 @@
-//! One attempt at a step: its claim, and its end. It is done and its output is kept, it failed for good, it gets more time, or another
-//! one follows.
+//! One attempt at a step, from claim to end: the step is done and its output kept, it fails for good, gets more time,
+//! or another attempt follows.
 
 use super::effects::{Mapped, call, is_withheld, request_of};
 use super::{Change, beat};
@@ -22,11 +22,11 @@ use std::borrow::Cow;
 pub(crate) enum Miss {
     /// No reply by `complete_by`.
     Expired,
-    /// The agent gave up early; the remote service may have named a wait.
+    /// The agent gave up early; the service may have named a wait.
     Unavailable(Option<SignedDuration>),
     /// The agent did not try. This counts no failure.
     Deferred(SignedDuration),
-    /// A step that polls is not done yet. Neither does this.
+    /// A step that polls is not done yet. Counts no failure.
     NotYet,
 }
 
@@ -35,7 +35,7 @@ impl Change<'_> {
         self.claim_from(self.turn.now, index, direction, call);
     }
 
-    /// Claims a step whose request is held back until `from`.
+    /// Claims a step and holds its request until `from`.
     fn claim_from(&mut self, from: Timestamp, index: usize, direction: Direction, call: Mapped) {
         let spec = &self.turn.workflow.steps[index];
         let work = spec.work(direction).expect("only a step with an undo is to be undone");
@@ -57,7 +57,7 @@ impl Change<'_> {
                 if !spec.looks_safely() {
                     self.task.forward_by = self.task.forward_by.max(Some(complete_by));
                 }
-                // A page after the first is logged only if it is asked for again.
+                // A page after the first is logged only when it is retried.
                 let step = &self.task.steps[index];
                 let is_next_page = spec.pages && step.page() > 1 && step.failures == 0;
                 if (poll.is_none() || is_first) && !is_next_page {
@@ -94,7 +94,7 @@ impl Change<'_> {
         }
     }
 
-    /// What `answer` means to step `index`, if it polls. An answer over HTTP or from AWS was `looked` at where it came.
+    /// What `answer` means to step `index`, if it polls. `looked`: the agent has judged an answer from HTTP or AWS.
     ///
     /// # Errors
     /// A condition of the poll has no value for this answer.
@@ -110,22 +110,22 @@ impl Change<'_> {
         }
     }
 
-    /// Whether the call of step `index` was made by a version of the agent that cannot tell what only accepts.
+    /// Whether an old agent called for step `index`, which cannot tell an answer that only accepts.
     pub(crate) fn only_accepts(&self, index: usize, looked: bool) -> bool {
         let spec = &self.turn.workflow.steps[index];
         let is_open = self.task.steps[index].claim().is_some_and(|(direction, _)| direction == Direction::Do);
         is_open && !looked && spec.accept.as_ref().is_some_and(|accept| accept.when.is_some())
     }
 
-    /// A look of step `index` said neither that the work is done nor that it failed.
+    /// A look of step `index` found the work neither done nor failed.
     pub(crate) fn not_yet(&mut self, index: usize, why: &str) {
         self.miss(index, Direction::Do, Miss::NotYet, why, Failure::of(FailureKind::Spent));
     }
 
-    /// Keeps of what an agent returned what the workflow asks for.
+    /// Keeps the part of an answer that the workflow wants.
     ///
     /// # Errors
-    /// Its `output` has no value for this answer, or it is too long or too deep.
+    /// Its `output` has no value for this answer, or a too long or deep one.
     pub(crate) fn keep_of(&mut self, index: usize, answer: Value) -> Result<(), Mistake> {
         match &self.turn.workflow.steps[index].output {
             None => self.keep(index, answer, "the agent's output"),
@@ -138,7 +138,7 @@ impl Change<'_> {
         }
     }
 
-    /// Keeps `value`, called `what` in words, as the output of step `index`: in the record, or beside it if it is long.
+    /// Keeps `value` as the output of step `index`, beside the record if it is long. Errors call it `what`.
     pub(super) fn keep(&mut self, index: usize, value: Value, what: &str) -> Result<(), Mistake> {
         let place = self.turn.outputs.place(value, what).map_err(Mistake)?;
         let step = &mut self.task.steps[index];
@@ -155,7 +155,7 @@ impl Change<'_> {
         Ok(())
     }
 
-    /// It can never succeed: the agent says so, or an expression has no value.
+    /// The step can never succeed, or an expression has no value.
     pub(crate) fn fail(&mut self, index: usize, direction: Direction, error: &str, failure: Failure) {
         let version = self.task.version;
         let step = &mut self.task.steps[index];
@@ -171,7 +171,7 @@ impl Change<'_> {
                         self.give_up(index, self.turn.workflow.steps[index].on_failure, error);
                     }
                 }
-                // It failed as it failed; only what to do about it is not known.
+                // The `catch` has no value, so the failure stands.
                 Err(mistake) => {
                     let error = format!("{error}; {mistake}");
                     self.task.steps[index].state = State::Failed;
@@ -191,7 +191,7 @@ impl Change<'_> {
         }
     }
 
-    /// Whether the order goes on although step `index` failed so, as its `catch` decides.
+    /// Whether the `catch` of step `index` lets the order go on after this failure.
     pub(super) fn is_caught(&mut self, index: usize, failure: Failure, error: &str) -> Result<bool, Mistake> {
         let spec = &self.turn.workflow.steps[index];
         let is_asked = spec.catch.is_some() || spec.undo_is_mapped();
@@ -199,7 +199,7 @@ impl Change<'_> {
         let Some(catch) = spec.catch.as_ref().filter(|_| failure.kind != FailureKind::Mistake) else {
             return Ok(false);
         };
-        // Once the order is being undone, it does not go on.
+        // An order that is being undone does not go on.
         if self.task.phase == Phase::Undoing {
             return Ok(false);
         }
@@ -231,7 +231,7 @@ impl Change<'_> {
         self.extended = true;
     }
 
-    /// An attempt ended without success: the step goes back on the retry ladder, or its attempts are spent.
+    /// An attempt ended without success: the next one follows on the retry ladder, or attempts are spent.
     pub(crate) fn miss(&mut self, index: usize, direction: Direction, miss: Miss, error: &str, failure: Failure) {
         let now = self.turn.now;
         let version = self.task.version;
@@ -240,7 +240,7 @@ impl Change<'_> {
             Miss::Unavailable(_) => Kind::Unavailable,
             Miss::Deferred(_) | Miss::NotYet => Kind::Deferred,
         };
-        // Only what can be claimed is missed, but a record that was mended by hand may say anything.
+        // Only a record that was mended by hand can lack the work of a claim.
         let Some(work) = self.turn.workflow.steps[index].work(direction) else { return };
         let phase = self.task.phase;
         let poll = self.turn.workflow.steps[index].poll.as_ref().filter(|_| direction == Direction::Do);
@@ -263,7 +263,7 @@ impl Change<'_> {
         };
         let rung = match miss {
             Miss::Deferred(wait) => Rung::Retry(wait),
-            // It has no ladder, and here its order does not go forward.
+            // A poll has no ladder, and the order is not Forward.
             _ if poll.is_some() => Rung::Retry(SignedDuration::ZERO),
             Miss::NotYet => Rung::Retry(SignedDuration::ZERO),
             Miss::Expired | Miss::Unavailable(_) => {
@@ -288,7 +288,7 @@ impl Change<'_> {
                 if poll.is_none() {
                     self.log(kind, Some(index), Some(error.to_owned()));
                 }
-                // The undo may have waited for this attempt only.
+                // The undo may have waited only for this attempt.
                 self.wake |= phase == Phase::Undoing && self.turn.workflow.tombstones;
             }
             (Direction::Do, Rung::Retry(_)) => {
@@ -326,8 +326,9 @@ impl Change<'_> {
         }
     }
 
-    /// A look of step `index` found nothing, or did not succeed: the next one follows, until the time of the poll is over.
-    /// One that changes nothing and was answered is claimed in this save, which spares the save and the Wake of a claim.
+    /// After a look of step `index` that found nothing or did not succeed, arranges the next, until the poll's time is
+    /// over. If a look changes nothing and this one was answered, this save claims the next, which spares a save and a
+    /// Wake.
     fn look_again(&mut self, index: usize, miss: Miss, poll: &Poll, error: &str) {
         let now = self.turn.now;
         let wish = match miss {
@@ -337,7 +338,7 @@ impl Change<'_> {
         };
         let (mut from, every) = (plus(now, poll.every.max(wish)), plus(now, poll.every));
         if let Some(until) = self.task.steps[index].poll_until {
-            // A wish for a longer wait ends no poll.
+            // A longer wait must not end the poll.
             from = from.min(plus(until, -SignedDuration::from_millis(1)));
         }
         if self.task.steps[index].poll_until.is_some_and(|until| every >= until) {

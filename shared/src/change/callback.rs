@@ -12,28 +12,28 @@ use crate::workflow::accept::Accept;
 use serde_json::Value;
 use std::borrow::Cow;
 
-/// The name under which the callback of a step is recorded. No event has such a name.
+/// The name under which a step's callback is recorded. No event has such a name.
 fn name_of(step: &str) -> String {
     format!("callback:{step}")
 }
 
-/// The key of the callback that step `index` took, if one came.
+/// The callback that step `index` took, if one came.
 pub(crate) fn called_back(task: &Task, index: usize) -> Option<&Arrival> {
     let is_its = |event: &&Arrival| event.step.map(usize::from) == Some(index) && is_callback(event);
     task.events.iter().find(is_its)
 }
 
-/// Whether this is a callback, and no event that somebody sent by its name.
+/// Whether this is a callback, not an event sent by name.
 pub(crate) fn is_callback(event: &Arrival) -> bool {
     event.name.starts_with("callback:")
 }
 
 impl Change<'_> {
-    /// The service accepted the work of step `index` and reports its end later. `forward_by` stays where the call's own
-    /// CompleteBy put it, so that a cancellation never waits for the callback.
+    /// The service accepted the work of step `index` and reports its end later. `forward_by` stays at the call's own
+    /// CompleteBy, so that a cancellation never waits for the callback.
     ///
     /// # Errors
-    /// The answer cannot be kept for an undo.
+    /// The answer cannot be kept for undo.
     pub(crate) fn accept(&mut self, index: usize, accept: &Accept, answer: Value) -> Result<(), Mistake> {
         self.keep(index, answer, "the accepting answer")?;
         let until = plus(self.turn.now, accept.within);
@@ -51,7 +51,7 @@ impl Change<'_> {
         Ok(())
     }
 
-    /// Records the callback of step `index`. It counts from the first claim on: the answer that accepted may be lost.
+    /// Records the callback of step `index`. It counts from the first claim on: the accepting answer may be lost.
     pub(crate) fn call_back(&mut self, index: usize, key: &str, hash: &str, data: &Value) -> Result<(), Declined> {
         let step = &self.task.steps[index];
         let is_open = match (self.task.phase, &step.state) {
@@ -59,7 +59,7 @@ impl Change<'_> {
             (Phase::Forward | Phase::Undoing | Phase::Error, State::Pending { .. } | State::Processing { .. }) => {
                 step.is_tried()
             }
-            // The next resubmission takes it in place of a claim, and an undo needs to know of it.
+            // A resubmission takes it instead of a claim, and an undo must know of it.
             (Phase::Error | Phase::Undoing, State::Failed) | (Phase::Undoing, State::Caught) => step.is_tried(),
             _ => false,
         };
@@ -94,7 +94,7 @@ impl Change<'_> {
             by: None,
         });
         let step = &mut self.task.steps[index];
-        // What was refused was done all the same, so its undo is owed.
+        // The refused work was done after all, so its undo is owed.
         step.failure = None;
         if !matches!(step.state, State::Failed | State::Caught) {
             step.state = State::Processed;

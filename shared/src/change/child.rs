@@ -1,5 +1,5 @@
-//! Steps that are orders of their own. The truth is read from the child; that it has ended is only a hint. The parent records that it has
-//! a child before that child can exist, so an undo reaches it, whoever creates it and however late.
+//! Steps that are orders of their own. The truth is read from the child; the message that it has ended is only a hint.
+//! The parent records the child before it can exist, so an undo reaches it, whoever creates it and however late.
 
 use super::{Change, list};
 use crate::decision::{Decision, Event, Kept, Turn};
@@ -18,10 +18,10 @@ use crate::workflow::child::{self, ToChild, Wish};
 use serde_json::Value;
 use std::sync::Arc;
 
-/// The shortest and the longest time from one look at a child to the next that no hint brings.
+/// Without a hint, the shortest and the longest time between two looks at a child.
 pub(super) const LOOK_AFTER: SignedDuration = SignedDuration::from_mins(1);
 const LOOK_AT_LEAST_EVERY: SignedDuration = SignedDuration::from_mins(15);
-/// A child that is still absent this long after its parent turned to undo cannot be put as Undone: its id is used.
+/// A child still absent this long after its parent turned to undo cannot be put as Undone, because its id is used.
 pub(super) const GONE_AFTER: SignedDuration = SignedDuration::from_hours(1);
 
 /// The id of the present child of step `index`, or of the one that it would start.
@@ -30,7 +30,7 @@ pub(crate) fn id_of(task: &Task, index: usize, turn: &Turn<'_>) -> Id {
     child::id(&task.tenant, &task.id, &turn.workflow.steps[index].name, made)
 }
 
-/// What the child of step `index` is asked for. `None` if its definition was not pinned, which no submission leaves out.
+/// Asks the child of step `index` for `wish`. `None` if its definition was not pinned; every submission pins it.
 fn ask(task: &Task, index: usize, wish: Wish, turn: &Turn<'_>) -> Option<Effect> {
     let made = task.steps[index].kids.as_ref().map_or(0, |kids| kids.made);
     ask_of(task, index, made, wish, turn)
@@ -40,7 +40,7 @@ fn ask_of(task: &Task, index: usize, made: u32, wish: Wish, turn: &Turn<'_>) -> 
     ask_for(task, index, child::key(&task.id, &turn.workflow.steps[index].name, made), None, wish, turn)
 }
 
-/// The same of the child with this idempotency key, which is for `item` of a list.
+/// Asks the child with this idempotency key, for `item` of a list if given.
 pub(super) fn ask_for(
     task: &Task,
     index: usize,
@@ -71,7 +71,7 @@ pub(super) fn ask_for(
     })))
 }
 
-/// The input of the order that step `index` starts: the same however often it is asked for.
+/// The input of the order that step `index` starts, the same on every call.
 fn input(task: &Task, index: usize, turn: &Turn<'_>) -> Result<Value, Mistake> {
     let (spec, step) = (&turn.workflow.steps[index], &task.steps[index]);
     let input = match (&step.input, &spec.with) {
@@ -104,8 +104,8 @@ pub(super) fn check_input(task: &Task, index: usize, input: &Value, turn: &Turn<
     }
 }
 
-/// The orders that may not have been made, because the instance that recorded them died. None is made for a task that is paused or no longer
-/// goes forward: the look after a resume makes what is absent.
+/// Makes children that may be missing because the instance that recorded them died. A task that is paused or no longer
+/// goes forward makes none; the look after a resume does.
 pub(crate) fn begun(task: &Task, turn: &Turn<'_>, may_be_lost: impl Fn(&Step) -> bool) -> Vec<Effect> {
     let goes_on = task.phase == Phase::Forward && task.paused_at.is_none();
     let waits = |step: &Step| step.kids.is_some() && matches!(step.state, State::Waiting { .. }) && may_be_lost(step);
@@ -121,7 +121,7 @@ fn awaits(step: &Step) -> bool {
     step.kids.is_some() && matches!(step.state, State::Waiting { .. } | State::UndoPending { .. })
 }
 
-/// Whether a child of `step` has not ended for all that is known. A list that failed, or that a person settled, may have left some open.
+/// Whether a child of `step` may still be open. A list that failed, or that a person settled, may have left some open.
 fn is_open(step: &Step) -> bool {
     let items = step.kids.as_ref().and_then(|kids| kids.items.as_ref());
     awaits(step) || items.is_some_and(|items| !step.is_undo_begun() && items.count(|item| item == Item::Open) > 0)
@@ -131,7 +131,7 @@ pub(super) fn any_open(task: &Task) -> bool {
     task.steps.iter().any(is_open)
 }
 
-/// The same wish for every child that has not ended for all that is known.
+/// Asks every child that may still be open for `wish`.
 pub(crate) fn ask_open(task: &Task, wish: &Wish, turn: &Turn<'_>) -> Vec<Effect> {
     let open = (0..task.steps.len()).filter(|&index| is_open(&task.steps[index]));
     let asks = |index| match list::has(task, index) {
@@ -141,13 +141,13 @@ pub(crate) fn ask_open(task: &Task, wish: &Wish, turn: &Turn<'_>) -> Vec<Effect>
     open.flat_map(asks).collect()
 }
 
-/// The same wish for every child that there may ever have been.
+/// Asks every child that may ever have existed for `wish`.
 pub(crate) fn ask_all(task: &Task, wish: &Wish, turn: &Turn<'_>) -> Vec<Effect> {
     let lists = (0..task.steps.len()).flat_map(|index| list::ask_all(task, index, 0..usize::MAX, wish, turn));
     ask_ones(task, wish, turn).into_iter().chain(lists).collect()
 }
 
-/// The same without those of lists.
+/// [`ask_all`] without lists.
 fn ask_ones(task: &Task, wish: &Wish, turn: &Turn<'_>) -> Vec<Effect> {
     let ones = (0..task.steps.len()).filter(|&index| !list::has(task, index));
     let kids = ones.filter_map(|index| Some((index, task.steps[index].kids.as_ref()?.made)));
@@ -155,18 +155,19 @@ fn ask_ones(task: &Task, wish: &Wish, turn: &Turn<'_>) -> Vec<Effect> {
     all.filter_map(|(index, made)| ask_of(task, index, made, wish.clone(), turn)).collect()
 }
 
-/// What is asked of the children once the record of their parent expires: it has ended, and an undo of an order above it, which would need
-/// them, can no longer come.
+/// Releases the children once their parent's record may expire: it has ended, and no undo of an order above, which
+/// would need them, can come.
 pub(crate) fn release(task: &Task, turn: &Turn<'_>) -> Vec<Effect> {
     if is_gone(task) { ask_ones(task, &Wish::Release, turn) } else { Vec::new() }
 }
 
-/// The same of those of lists, part by part.
+/// [`release`] for lists, part by part.
 pub(crate) fn release_lists(task: &Task, part: u32, turn: &Turn<'_>) -> Vec<Effect> {
     if is_gone(task) { list::ask_part(task, part, &Wish::Release, turn) } else { Vec::new() }
 }
 
-/// What is asked of the children of an order that had ended and runs again, so that they outlast it. Those of lists part by part.
+/// Keeps the children of an ended order that runs again, so that they outlast it. Children of lists follow part by
+/// part.
 pub(crate) fn keep_again(task: &Task, turn: &Turn<'_>) -> Vec<Effect> {
     let mut asks = keep_lists(task, 0, turn);
     if is_revived(task) {
@@ -188,7 +189,7 @@ fn is_gone(task: &Task) -> bool {
     task.expires && is_released && matches!(task.phase, Phase::Processed | Phase::Undone)
 }
 
-/// Whether `child` has done what cannot be undone. `None` if its definition has to be read first.
+/// Whether `child` did something irreversible. `None` if its definition has to be read first.
 pub(super) fn is_final(child: &Task, turn: &Turn<'_>) -> Option<bool> {
     if !matches!(child.phase, Phase::Forward | Phase::Error | Phase::Processed) {
         return Some(false);
@@ -205,7 +206,7 @@ pub(super) fn is_ended(phase: Phase) -> bool {
     }
 }
 
-/// A child of `step` may have ended. Most hints are right, and what is not new writes nothing.
+/// A child of `step` may have ended. Most hints are right; without news, nothing is written.
 pub(crate) fn on_hint(task: &Task, seen: u64, part: u32, step: Option<&str>, turn: &Turn<'_>) -> Decision {
     let keep = |effects| Decision::Keep { why: Kept::NothingReady, effects };
     let runs = task.paused_at.is_none();
@@ -273,7 +274,7 @@ pub(crate) fn on_hint(task: &Task, seen: u64, part: u32, step: Option<&str>, tur
     change.save()
 }
 
-/// The order that started this one wants something of it: one write, or none if it is so already.
+/// The parent's `wish` for this order: one write, or none if it is fulfilled already.
 pub(crate) fn on_asked(task: &Task, round: u32, wish: &Wish, turn: &Turn<'_>) -> Decision {
     let keep = |why| Decision::Keep { why, effects: Vec::new() };
     let Some(parent) = &task.parent else { return keep(Kept::Foreign) };
@@ -282,7 +283,7 @@ pub(crate) fn on_asked(task: &Task, round: u32, wish: &Wish, turn: &Turn<'_>) ->
         Wish::Begin(_) => keep(Kept::Repeated),
         Wish::Undo => operator::undo_for_parent(task, &by, turn),
         Wish::Resubmit => {
-            // Another takes the place of one that undid itself, or is about to.
+            // Another order replaces one that undid itself or is about to.
             if parent.round >= round || matches!(task.phase, Phase::Undone | Phase::Undoing) {
                 return operator::repeated(task, turn);
             }
@@ -324,7 +325,7 @@ impl Change<'_> {
         input(&self.task, index, self.turn)
     }
 
-    /// The turn of step `index` has come: the record says that it has a child, and only then it is made.
+    /// The turn of step `index` has come: the save records its child, which is made only afterwards.
     pub(super) fn begin_child(&mut self, index: usize, input: Value) {
         let version = self.task.version;
         let step = &mut self.task.steps[index];
@@ -351,12 +352,12 @@ impl Change<'_> {
         self.waits = true;
     }
 
-    /// Longer, the longer the child takes.
+    /// Grows with the time since `since`.
     pub(super) fn patience(&self, since: Timestamp) -> SignedDuration {
         since.duration_until(self.turn.now).clamp(LOOK_AFTER, LOOK_AT_LEAST_EVERY)
     }
 
-    /// Children whose end may have come while nobody looked are looked at by the next Wake.
+    /// Makes the next Wake look at children that may have ended while nobody looked.
     pub(super) fn look_soon(&mut self) {
         let now = self.turn.now;
         for step in self.task.steps.iter_mut().filter(|step| step.kids.is_some()) {
@@ -368,19 +369,19 @@ impl Change<'_> {
         }
     }
 
-    /// The record of the child of step `index` cannot be read. It holds up this step alone.
+    /// The child's record is unreadable, which holds up only step `index`.
     fn look_past(&mut self, index: usize, child: &Id) {
         self.task.steps[index].error = Some(format!("order {child} cannot be read; `stepwarden mend` shows why"));
     }
 
-    /// Looks at the child of step `index`, which waits for it.
+    /// Looks at the child that step `index` waits for.
     pub(super) fn look(&mut self, index: usize) {
         let id = id_of(&self.task, index, self.turn);
         if self.turn.outputs.is_unreadable(&id) {
             self.look_past(index, &id);
             return self.look_later(index);
         }
-        // It is read, and then this is decided again.
+        // Once it is read, this is decided again.
         let Some(found) = self.turn.outputs.order(&id) else { return };
         let Some(child) = found else { return self.begin_again(index) };
         self.task.steps[index].error = None;
@@ -421,7 +422,7 @@ impl Change<'_> {
         }
     }
 
-    /// There is no child, because whoever was to make it has died, or is late.
+    /// Makes an absent child, because its maker has died or is late.
     fn begin_again(&mut self, index: usize) {
         match self.input_of_child(index) {
             Ok(input) => {
@@ -438,7 +439,7 @@ impl Change<'_> {
         }
     }
 
-    /// Looks whether the child of step `index` is undone, and asks for it otherwise.
+    /// Looks whether the child of step `index` is undone; if not, asks for it.
     pub(super) fn unwind(&mut self, index: usize) {
         let id = id_of(&self.task, index, self.turn);
         let turned = self.task.log.iter().rev().find(|entry| entry.1 == Kind::TaskUndoing);
@@ -456,7 +457,7 @@ impl Change<'_> {
             Some(child) => {
                 let Some(is_final) = is_final(child, self.turn) else { return };
                 if is_final {
-                    // What it has still to do waits for the person, too.
+                    // Its remaining work waits for the person, too.
                     let runs = child.phase == Phase::Forward;
                     if runs {
                         self.ask_child(index, Wish::Pause);

@@ -15,7 +15,7 @@ use crate::workflow::{Work, Workflow};
 use serde_json::{Value, json};
 use std::borrow::Cow;
 
-/// The call and the input of a step's next request, as its workflow file maps them: `None` where it does not.
+/// The call and the input of a step's next request, each `None` if the workflow file does not map it.
 pub(super) type Mapped = (Option<Http>, Option<Value>);
 
 /// What the request of step `index` in this direction contains, the same for every attempt.
@@ -30,7 +30,7 @@ pub(super) fn call(task: &Task, index: usize, direction: Direction, turn: &Turn<
     }
 }
 
-/// The same for this work of the step. The `input` that an operator set replaces what the file maps.
+/// [`call`] for this work. An `input` that an operator set replaces what the file maps.
 pub(super) fn call_of(
     task: &Task,
     index: usize,
@@ -50,7 +50,7 @@ pub(super) fn call_of(
              `with`, and name in it what the step needs"
         )));
     }
-    // That its undo could not be done is said before the step is.
+    // Fail before the step is done, not when its undo is due.
     if turn.workflow.steps[index].has_heartbeat() && turn.public_url.is_empty() {
         return Err(no_address());
     }
@@ -98,7 +98,7 @@ fn no_address() -> Mistake {
     Mistake("this deployment has no public address; set PublicUrl, or PUBLIC_URL of the scheduler".into())
 }
 
-/// Where the service of step `index` reports the end of its work, if it may.
+/// Where the service of step `index` may report its end, if it may.
 fn callback(task: &Task, index: usize, direction: Direction, turn: &Turn<'_>) -> Option<String> {
     let spec = turn.workflow.steps.get(index).filter(|_| direction == Direction::Do && !turn.public_url.is_empty())?;
     spec.accept.as_ref()?;
@@ -109,13 +109,13 @@ fn callback(task: &Task, index: usize, direction: Direction, turn: &Turn<'_>) ->
 /// claim.
 pub(crate) fn request(task: &Task, index: usize, turn: &Turn<'_>) -> Option<Effect> {
     let (direction, _) = task.steps[index].claim()?;
-    // It had a value when it was claimed, and nothing that it reads changes.
+    // Has a value, as at the claim, because nothing that it reads changes.
     let call = call(task, index, direction, turn).ok()?;
     request_of(task, index, turn, call)
 }
 
 /// The steps whose outputs beside the record the request of step `index` contains: those before it, or its own if it is
-/// to be undone. A step that maps what it sends gets none.
+/// to be undone. None if the step maps what it sends.
 fn long(task: &Task, index: usize, direction: Direction, turn: &Turn<'_>) -> impl Iterator<Item = usize> {
     let sends_all = turn.workflow.steps[index].work(direction).is_some_and(|work| work.sends_envelope());
     let all = match direction {
@@ -132,7 +132,7 @@ pub(super) fn request_of(task: &Task, index: usize, turn: &Turn<'_>, call: Mappe
     Some(Effect::Request(Box::new(request_for(task, index, turn, (work, direction, complete_by), call))))
 }
 
-/// The request for this work of step `index` in this direction, to be done by this time.
+/// The request for this work of step `index`, to be done by `complete_by`.
 pub(super) fn request_for(
     task: &Task,
     index: usize,
@@ -152,7 +152,7 @@ pub(super) fn request_for(
         _ => turn.outputs.of(&task.steps[i]),
     };
     let (idempotency_key, undone, undoes) = match direction {
-        // No service may take one page for another.
+        // Each page has its own key.
         Direction::Do if spec.pages => (format!("{}:page-{}", key("do"), step.page()), None, None),
         Direction::Do => (key("do"), None, None),
         Direction::Undo => (key("undo"), output(index), Some(key("do"))),
@@ -160,7 +160,7 @@ pub(super) fn request_for(
     let before = workflow.before(index).into_iter();
     let outputs = before.filter_map(|i| Some((workflow.steps[i].name.clone(), output(i)?)));
     let safely = (direction == Direction::Do).then_some(spec).filter(|spec| spec.looks_safely());
-    // A look that was claimed ahead of its time, sent again, is held back for what is left.
+    // A look that was claimed early is also held back when it is re-sent.
     let delay = safely.map_or(SignedDuration::ZERO, |_| until(turn.now, plus(complete_by, -work.timeout)));
     let by_agent = work.http.is_some() || work.aws.is_some();
     let look = spec.poll.as_ref().filter(|_| direction == Direction::Do && by_agent).map(|poll| poll.look.clone());
@@ -191,7 +191,7 @@ pub(super) fn request_for(
         calls: work.calls,
         tenant: task.tenant.clone(),
         priority: urgency(task.priority, direction),
-        // Its agent need not know that the order has more than an input.
+        // The agent sees only the item, not the rest of the input.
         input: input.or_else(|| turn.input.get("item").filter(|_| workflow.of_item).cloned()).unwrap_or_default(),
         outputs: outputs.collect(),
         output: undone,
@@ -206,12 +206,12 @@ pub(super) fn is_withheld(task: &Task, index: usize, direction: Direction, turn:
     is_paused && (direction == Direction::Undo || task.way(index, turn.workflow) == Way::Go)
 }
 
-/// Whether the agent that reminds of step `index` gets work.
+/// Whether the reminders' agent for step `index` gets work.
 pub(super) fn may_remind(index: usize, turn: &Turn<'_>) -> bool {
     turn.workflow.steps[index].reminder().is_none_or(|work| !turn.agents.is_paused(work.agent))
 }
 
-/// An undo never has low priority: in a class that others overtake, its attempts would expire until it failed.
+/// An undo never has low priority, because others would overtake it until its attempts expired and it failed.
 fn urgency(priority: Priority, direction: Direction) -> Priority {
     match (priority, direction) {
         (Priority::Low, Direction::Undo) => Priority::Normal,
@@ -219,7 +219,7 @@ fn urgency(priority: Priority, direction: Direction) -> Priority {
     }
 }
 
-/// The next time at which a wait ends, or a step can be claimed whose agent is not paused; `None` if nothing waits.
+/// The next time when a wait ends, or a step whose agent is not paused can be claimed; `None` if nothing waits.
 pub(crate) fn next_claim(task: &Task, turn: &Turn<'_>) -> Option<Timestamp> {
     if task.is_over(turn.now, turn.skew) {
         return None;
@@ -234,8 +234,8 @@ pub(crate) fn next_claim(task: &Task, turn: &Turn<'_>) -> Option<Timestamp> {
     open.map(|(_, from)| from.unwrap_or(turn.now)).chain(reminders).min()
 }
 
-/// A Wake for the next time a step can be claimed, if that is within the longest delay of a message. A step that waits
-/// for a paused agent gets none: the sweep looks after it.
+/// A Wake for [`next_claim`], if that is within the longest delay of a message. A step that waits for a paused agent
+/// gets none: the sweep looks after it.
 pub(crate) fn wake(task: &Task, turn: &Turn<'_>, hops: u32) -> Option<Effect> {
     let at = next_claim(task, turn)?;
     let delay = until(turn.now, at);
@@ -247,7 +247,7 @@ pub(crate) fn notice(task: &Task, turn: &Turn<'_>, kind: NoticeKind, step: Optio
     notice_of(task, task.version, turn.workflow, kind, step).map(|notice| with_wait(notice, task, turn))
 }
 
-/// The notice, with the time until which the undo waits, if it does.
+/// Adds until when the undo waits, if it does.
 fn with_wait(mut notice: Box<Notice>, task: &Task, turn: &Turn<'_>) -> Effect {
     notice.undo_from = task.waits_to_undo(turn.workflow, turn.skew);
     Effect::Notice(notice)
@@ -257,8 +257,8 @@ pub(crate) fn received(task: &Task, workflow: &Workflow) -> Option<Effect> {
     notice_of(task, 0, workflow, NoticeKind::Received, None).map(Effect::Notice)
 }
 
-/// The same for an order that has not begun. The instance that stored it may have died before this notice, or the queue
-/// refused it; once the order has begun or ended, nothing sends it.
+/// [`received`] for an order that has not begun. Its instance may have died before sending the notice, or the queue
+/// refused it. Once the order has begun, nothing sends it.
 pub(crate) fn first_notice(task: &Task, workflow: &Workflow) -> Option<Effect> {
     received(task, workflow).filter(|_| !task.has_begun())
 }
@@ -283,9 +283,8 @@ fn notice_of(task: &Task, seq: u64, workflow: &Workflow, kind: NoticeKind, step:
     }))
 }
 
-/// The notice of the task's last turn, to undo or to an end, re-sent under its number. The first notice precedes it if
-/// the order never began (simulation, seed 115: the queue refused it together with the act that ended the order, and
-/// nothing sent it again).
+/// Re-sends, under its number, the notice of the task's last turn (to undo or to an end). If the order never began, the
+/// first notice precedes it: a queue refused both, and nothing sent the first again (simulation, seed 115).
 pub(crate) fn turn_notices(task: &Task, turn: &Turn<'_>) -> Vec<Effect> {
     let (kind, step) = match task.phase {
         Phase::Processed => (NoticeKind::Completed, None),
@@ -318,11 +317,11 @@ pub(crate) fn alert(task: &Task, turn: &Turn<'_>) -> Option<Effect> {
     let alert = task.alert.as_ref()?;
     let index = alert.step.map(usize::from);
     let step = index.map(|i| &task.steps[i]);
-    // In a task that goes forward it is the alert of a wait.
+    // An alert during Forward is about a wait.
     let (runbook, resubmit) = match task.phase {
         Phase::Forward => ("who-waits-for-what", format!("stepwarden get {}", task.id)),
         Phase::UndoError => ("undo-failed", format!("stepwarden resubmit {} --by NAME --reason TEXT", task.id)),
-        // Its parent stops with it, or undoes it, and is what a person acts on.
+        // A person acts on the order at the top, not on a child.
         _ => {
             let above = task.parent.as_ref().map_or(&task.id, |parent| &parent.id);
             ("order-in-error", format!("stepwarden resubmit {above} --by NAME --reason TEXT"))

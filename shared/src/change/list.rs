@@ -1,7 +1,9 @@
-//! Steps that start an order for each item of a list. The record says which items are open before their orders are made, and each look
-//! reads all that are open: an end is never counted, it is found. So whatever is lost, late or repeated, the next look finds the truth.
+//! Steps that start an order per item of a list. The record says which items are open before their orders are made.
+//! Each look reads all open orders, and no message is counted as an end. So whatever is lost, late or repeated, the
+//! next look finds the truth.
 //!
-//! A look writes when half of those that may be open have ended, or an end is a second old. So a long list costs its order few writes.
+//! A look writes when half of the orders that may be open have ended, or an end is a second old. So a long list costs
+//! few writes.
 
 use super::child::{self, LOOK_AFTER};
 use super::{Change, names};
@@ -25,19 +27,19 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// How old an end gets before it is written down, if others do not end meanwhile.
+/// How old an end gets before it is written, if few others end meanwhile.
 const SAVE_AFTER: SignedDuration = SignedDuration::from_secs(1);
-/// How long the instance that recorded an order as open has to make it. After that, any look that finds none makes it.
+/// How long the instance that recorded an order as open has to make it. Then any look that misses it makes it.
 const MADE_WITHIN: SignedDuration = SignedDuration::from_secs(2);
-/// Most items whose input one decision finds unfit: each takes as long as its expressions do.
+/// Most items that one decision may find unfit; each costs time for its expressions.
 const MOST_UNFIT: usize = 500;
-/// How often one decision about an undo finds that all the orders that it read are undone already.
+/// Most windows of already undone orders that one decision about an undo passes.
 const MOST_WINDOWS: usize = 10;
 /// Most failures that the output of a step names.
 pub const MAX_ERRORS: usize = 500;
-/// Longest message of one of them, in bytes.
+/// Longest message of a failure, in bytes.
 const MAX_MESSAGE: usize = 200;
-/// With at most so many open orders, each end is a reason to read them all.
+/// With at most this many open orders, each end makes a look read all.
 const FEW: usize = 10;
 /// How many children one message asks to be kept or released.
 const ASKED_AT_ONCE: usize = 100;
@@ -64,7 +66,7 @@ fn id_of(task: &Task, index: usize, item: usize, turn: &Turn<'_>) -> Id {
 #[derive(Clone, Debug, PartialEq)]
 enum Seen {
     Absent,
-    /// It is there, and its record makes no sense.
+    /// Its record exists but cannot be read.
     Unreadable,
     There(Arc<Task>),
 }
@@ -82,7 +84,7 @@ fn ask(task: &Task, index: usize, item: usize, wish: Wish, turn: &Turn<'_>) -> O
     child::ask_for(task, index, key_of(task, index, item, turn), Some(item), wish, turn)
 }
 
-/// What the orders of step `index` are for, as they were when it began.
+/// The items of step `index`, as they were when it began.
 fn list(task: &Task, index: usize, turn: &Turn<'_>) -> Result<Arc<Vec<Value>>, Mistake> {
     let Some(each) = turn.workflow.steps[index].each() else { return Ok(Arc::default()) };
     if let Some(known) = items(task, index).and_then(|items| turn.outputs.list(&items.hash)) {
@@ -108,7 +110,7 @@ fn inputs(
     turn: &Turn<'_>,
 ) -> Vec<(usize, Result<Value, Mistake>)> {
     let spec = &turn.workflow.steps[index];
-    // Made once for all: it copies the outputs that the file names.
+    // Made once for all items, because it copies outputs.
     let mut known = Some(names(task, index, Direction::Do, turn));
     let (mut carried, mut edits) = (None, BTreeMap::new());
     let input = |item: usize| {
@@ -160,7 +162,7 @@ fn table(inputs: &BTreeMap<usize, Value>) -> Value {
     inputs.iter().map(|(item, input)| (item.to_string(), input.clone())).collect::<serde_json::Map<_, _>>().into()
 }
 
-/// The record of the orders of step `index`, whose round ends here, once these failed items have another input.
+/// The record of step `index`'s children with another input for these failed items, from the next round on.
 pub(crate) fn give(
     task: &Task,
     index: usize,
@@ -179,7 +181,7 @@ pub(crate) fn give(
         if is_bad || !is_call && child::check_input(task, index, input, turn).is_err() {
             return Err(Refusal::ItemInput);
         }
-        // An order that stopped is undone, and another takes its place.
+        // A stopped order would be undone and replaced by another.
         if items.get(item) == Item::Failed
             && let Some(Seen::There(child)) = seen(task, index, item, turn)
             && child::is_final(&child, turn) == Some(true)
@@ -192,14 +194,14 @@ pub(crate) fn give(
     Ok(kids)
 }
 
-/// What the orders of step `index` are that a look reads: those that are open, and of an undo those that come next.
+/// The items of step `index` whose orders a look reads: the open ones and, in an undo, the next ones.
 fn window(task: &Task, index: usize, turn: &Turn<'_>) -> Vec<usize> {
     let (Some(items), Some(each)) = (items(task, index), turn.workflow.steps[index].each()) else { return Vec::new() };
     let open = items.all(|item| item == Item::Open);
     match (&task.steps[index].state, task.phase) {
         (State::Waiting { .. }, Phase::Forward) => open.collect(),
         (State::UndoPending { .. }, Phase::Undoing) => {
-            // What still runs has more to undo with every step.
+            // Running orders first: they gain more to undo.
             let ended = items.all(|item| matches!(item, Item::Done | Item::Failed | Item::Again)).rev();
             let next: Vec<usize> = open.chain(ended).take(usize::from(each.at_once)).collect();
             match next.is_empty() {
@@ -220,33 +222,34 @@ fn counts(task: &Task, index: usize, child: &Task) -> bool {
     }
 }
 
-/// What a hint may be about.
+/// What a look finds.
 #[derive(Default)]
 pub(super) struct News {
     /// The steps whose lists are to be written.
     pub(super) now: Vec<usize>,
-    /// The steps whose lists have something new that can wait for more, and that no look on its way will find.
+    /// The steps whose lists have news that can wait for more, and for which no look is on its way.
     pub(super) later: Vec<usize>,
-    /// Whether a save since the look was arranged has arranged another one.
+    /// Whether this look is superseded: a later save has arranged another.
     pub(super) is_late: bool,
-    /// Whether there is something that the look will find that the last save arranged.
+    /// Whether there is news that the look which the last save arranged will find.
     pub(super) is_expected: bool,
 }
 
-/// The part of the open orders that the end of one of them is a reason to read.
+/// Which open orders are read because one of them has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reads {
     None,
     All,
-    /// From the last on, until one has not ended.
+    /// From the last back to one that runs.
     WhileEnded,
 }
 
-/// What is read when the order at `rank` of `open` ones has ended, and a save needs `wanted` ends. Orders that began earlier have most
-/// often ended, too. So an order is read about twice until its end is written, not once for each end of another.
+/// What is read when the order at `rank` of `open` ones has ended, and a save needs `wanted` ends. Orders that began
+/// earlier have usually ended, too. So an order is read about twice before its end is written, not at each end of
+/// another.
 fn reads(rank: Option<usize>, open: usize, wanted: usize) -> Reads {
     let Some(rank) = rank else { return Reads::None };
-    // Those who end out of turn are rare, and a few more make the first look find enough.
+    // Few orders end out of turn, so a small surplus lets the first look find enough.
     let first = wanted + wanted.div_ceil(8);
     match rank + 1 {
         _ if open <= FEW => Reads::All,
@@ -266,7 +269,7 @@ pub(super) enum Why {
     Look(u64),
 }
 
-/// What is new of the list of `step`, or of all lists. With many open orders only the ends of some items are a reason to read others.
+/// News of the list of `step`, or of all lists. With many open orders, only some ends make it read other orders.
 pub(super) fn news(task: &Task, why: Why, step: Option<usize>, turn: &Turn<'_>) -> News {
     let mut news = News::default();
     let is_turn = |index: &usize| match task.phase {
@@ -306,12 +309,13 @@ pub(super) fn news(task: &Task, why: Why, step: Option<usize>, turn: &Turn<'_>) 
                     news.is_expected = true;
                     continue;
                 }
-                // Two looks at once read the same, and only one of them is saved. What else reads an order may be no look at this list.
+                // Of two looks at once, which read the same, only one is saved. With several lists, the other may be
+                // for another one.
                 Reads::All if is_alone && is_expected && open > FEW && !is_last && turn.outputs.leave_to_look() => {
                     news.is_expected = true;
                     continue;
                 }
-                // It is written down already.
+                // It is recorded already.
                 Reads::None if rank.is_none() => continue,
                 Reads::None => {
                     news.later.push(index);
@@ -323,7 +327,7 @@ pub(super) fn news(task: &Task, why: Why, step: Option<usize>, turn: &Turn<'_>) 
                 Some(Seen::There(child)) => counts(task, index, &child),
                 Some(Seen::Absent | Seen::Unreadable) | None => false,
             };
-            // A few at a time, so that most of them are not read in most cases.
+            // In small parts, because most need not be read in most cases.
             let mut parts = window.rchunks(FEW);
             let mut have_ended = || parts.all(|part| part.iter().filter(|item| has_ended(item)).count() == part.len());
             if reads == Reads::WhileEnded && !have_ended() {
@@ -338,21 +342,21 @@ pub(super) fn news(task: &Task, why: Why, step: Option<usize>, turn: &Turn<'_>) 
         for &item in &window {
             let is_stuck = items.get(item) == Item::Stuck;
             match seen(task, index, item, turn) {
-                // Of one that is known to be stuck, only the end of its undo is new.
+                // The only news of a stuck order is the end of its undo.
                 Some(Seen::There(child)) if is_stuck && child.phase != Phase::Undone => {}
                 Some(Seen::Absent) if is_stuck => {}
                 Some(Seen::There(child)) if counts(task, index, &child) => {
                     ended += 1;
                     oldest = Some(oldest.map_or(child.updated_at, |oldest| oldest.min(child.updated_at)));
                 }
-                // The instance that was to make it, or to tell it of a new round, may have died.
+                // The instance that should make it, or tell it of a new round, may have died.
                 Some(Seen::Absent) => is_lost = true,
                 Some(Seen::There(child)) => is_lost |= child::is_ended(child.phase),
                 Some(Seen::Unreadable) | None => {}
             }
         }
-        // Of an order that goes forward, saves for other steps say nothing of this list. In an undo they still count: while a busy list beside
-        // it is undone, what was not asked is asked again only once that ends, or by the sweep.
+        // In an order that goes forward, saves for other steps say nothing of this list. In an undo they still count:
+        // while another, busy list is undone, lost asks of this one wait for its end or for the sweep.
         let asked_at = if task.phase == Phase::Forward { items.changed_at } else { task.updated_at };
         let is_half = ended > 0 && (ended >= wanted || ended == open);
         let is_old = oldest.is_some_and(|at| plus(at, SAVE_AFTER) <= turn.now);
@@ -365,12 +369,12 @@ pub(super) fn news(task: &Task, why: Why, step: Option<usize>, turn: &Turn<'_>) 
     news
 }
 
-/// Another look at the list of step `index`, once what has just ended is old enough to be written.
+/// Arranges a look at the list of step `index` for when the latest end is old enough to write.
 pub(super) fn look_again(task: &Task, index: usize, turn: &Turn<'_>) -> Effect {
     Effect::Wake(Wake::look(task, 1, Some(&turn.workflow.steps[index].name)), SAVE_AFTER)
 }
 
-/// The open orders of step `index` that were not made, because the instance that recorded them died.
+/// Makes open orders of step `index` that are missing because the instance that recorded them died.
 pub(super) fn begun(task: &Task, index: usize, turn: &Turn<'_>) -> Vec<Effect> {
     let absent = |item: &usize| seen(task, index, *item, turn) == Some(Seen::Absent);
     let lost: Vec<usize> = window(task, index, turn).into_iter().filter(absent).collect();
@@ -382,11 +386,11 @@ pub(super) fn begun(task: &Task, index: usize, turn: &Turn<'_>) -> Vec<Effect> {
     inputs(task, index, &list, lost.into_iter(), turn).into_iter().filter_map(begin).collect()
 }
 
-/// The same wish for every order of step `index` that has not ended for all that is known.
+/// Asks every order of step `index` that may still be open for `wish`.
 pub(super) fn ask_open(task: &Task, index: usize, wish: &Wish, turn: &Turn<'_>) -> Vec<Effect> {
     let is_open = |item: &usize| items(task, index).is_some_and(|items| items.get(*item) != Item::Stuck);
     let open = match (task.phase, items(task, index)) {
-        // Its undo is not decided yet, or it waits for none of them.
+        // Its undo is not decided yet, or does not wait for them.
         (Phase::Undoing | Phase::Forward, Some(items)) if !task.steps[index].is_undo_begun() => {
             items.all(|item| item == Item::Open).collect()
         }
@@ -396,12 +400,12 @@ pub(super) fn ask_open(task: &Task, index: usize, wish: &Wish, turn: &Turn<'_>) 
     open.filter_map(|item| ask(task, index, item, wish.clone(), turn)).collect()
 }
 
-/// The same wish for every order of these items of step `index` that there may ever have been.
+/// Asks every order that these items of step `index` may ever have had for `wish`.
 pub(super) fn ask_all(task: &Task, index: usize, range: Range<usize>, wish: &Wish, turn: &Turn<'_>) -> Vec<Effect> {
     let Some(items) = items(task, index) else { return Vec::new() };
     let name = &turn.workflow.steps[index].name;
     let begun = items.all(Item::is_begun).filter(|item| range.contains(item));
-    // Of earlier rounds it is not known which orders there are.
+    // Which orders of earlier rounds exist is not known.
     let all = begun.flat_map(|item| (0..=items.made(item)).map(move |made| (item, made)));
     let ask = |(item, made): (usize, u32)| {
         let key = family::key_of_item(&task.id, name, item, made);
@@ -410,12 +414,12 @@ pub(super) fn ask_all(task: &Task, index: usize, range: Range<usize>, wish: &Wis
     all.filter_map(ask).collect()
 }
 
-/// The part of the orders of lists that a task asks itself for with a hint of this number.
+/// The part of the lists' orders that a task's hint to itself with this number means.
 pub(super) fn part_of_asks(part: u32) -> Option<u32> {
     part.checked_sub(1).filter(|part| *part > 0)
 }
 
-/// The same wish for one part of the orders of all lists; a hint brings the next.
+/// Asks one part of all lists' orders for `wish`; a hint brings the next part.
 pub(super) fn ask_part(task: &Task, part: u32, wish: &Wish, turn: &Turn<'_>) -> Vec<Effect> {
     let first = part as usize * ASKED_AT_ONCE;
     let range = first..first + ASKED_AT_ONCE;
@@ -445,7 +449,7 @@ impl Change<'_> {
         }
     }
 
-    /// The turn of step `index` has come.
+    /// Begins the list of step `index`.
     pub(super) fn begin_list(&mut self, index: usize) {
         let list = match list(&self.task, index, self.turn) {
             Ok(list) => list,
@@ -464,7 +468,7 @@ impl Change<'_> {
         self.list_goes_on(index, None);
     }
 
-    /// Looks at the list of step `index`, whichever way its order goes.
+    /// Looks at the list of step `index`, forward or undoing.
     pub(super) fn look_at_or_unwind(&mut self, index: usize) {
         match self.task.phase {
             Phase::Forward => self.look_at_list(index),
@@ -473,7 +477,7 @@ impl Change<'_> {
         }
     }
 
-    /// Reads all that are open, writes down those that have ended, and opens the next.
+    /// Reads all open orders, records those that have ended, and opens the next.
     pub(super) fn look_at_list(&mut self, index: usize) {
         let Some(items) = items(&self.task, index).cloned() else { return };
         let round = self.task.steps[index].kids.as_ref().map_or(0, |kids| kids.round);
@@ -508,7 +512,7 @@ impl Change<'_> {
         self.list_goes_on(index, why);
     }
 
-    /// What became of the order of `item`, which is open. Why it failed, if it did.
+    /// Records what became of the open order of `item`. Returns why, if it failed.
     fn look_at_item(&mut self, index: usize, item: usize, seen: &Seen, round: u32, list: &[Value]) -> Option<String> {
         let child = match seen {
             Seen::Unreadable => return None,
@@ -553,7 +557,8 @@ impl Change<'_> {
         None
     }
 
-    /// The order of `item`, which has another input now, is undone before another takes its place. Why that cannot be, if it cannot.
+    /// Undoes the order of `item`, whose input was replaced, before another order is made. Returns why, if that cannot
+    /// be.
     fn replace_item(&mut self, index: usize, item: usize, child: &Arc<Task>, parent: &Parent) -> Option<String> {
         let is_final = child::is_final(child, self.turn)?;
         if is_final || child.phase == Phase::UndoError {
@@ -589,7 +594,7 @@ impl Change<'_> {
         }
     }
 
-    /// Opens as many items as may be open. One whose input is not fit has failed, and the others go on.
+    /// Opens as many items as may be open. An item with an unfit input fails, and the others go on.
     fn open_items(&mut self, index: usize, list: &[Value]) {
         let (Some(items), Some(each)) = (items(&self.task, index), self.turn.workflow.steps[index].each()) else {
             return;
@@ -635,7 +640,7 @@ impl Change<'_> {
         }
     }
 
-    /// Earlier looks that are on their way do nothing any more.
+    /// Arranges a look; earlier ones on their way do nothing.
     fn arrange_look(&mut self, index: usize, delay: SignedDuration) {
         let version = self.task.version;
         if let Some(items) = self.items_of(index) {
@@ -645,7 +650,7 @@ impl Change<'_> {
         self.requests.push(Effect::Wake(Wake::look(&self.task, 1, Some(name)), delay));
     }
 
-    /// The step is done, or has failed, or waits for what is open.
+    /// Ends the step, fails it, or waits for open orders.
     fn list_goes_on(&mut self, index: usize, why: Option<String>) {
         let (Some(items), Some(each)) = (items(&self.task, index), self.turn.workflow.steps[index].each()) else {
             return;
@@ -654,7 +659,7 @@ impl Change<'_> {
         let open = items.count(|item| item == Item::Open);
         let to_do = items.count(|item| matches!(item, Item::ToDo | Item::Again));
         let (tolerated, is_caught) = (each.tolerated(total), self.turn.workflow.steps[index].catch.is_some());
-        // Once a failure is caught, no look finds what becomes of those that are open.
+        // No look follows a caught failure, so it waits for the open orders.
         if failed > tolerated && (open == 0 || !is_caught) {
             let why = why.unwrap_or_else(|| self.first_failure(index));
             let most = if tolerated == 0 { String::new() } else { format!(", and {tolerated} are tolerated") };
@@ -682,7 +687,7 @@ impl Change<'_> {
         }
     }
 
-    /// Why the first item failed that did.
+    /// Why the first failed item failed.
     fn first_failure(&self, index: usize) -> String {
         let mut failed = items(&self.task, index).into_iter().flat_map(|items| items.all(Item::has_failed));
         failed.next().map_or_else(String::new, |item| match seen(&self.task, index, item, self.turn) {
@@ -733,7 +738,7 @@ impl Change<'_> {
             let all: Value = (0..items.total()).map(output).collect();
             result["items"] = all;
         }
-        // What the orders returned gives way to what went wrong.
+        // Failures are more important than the orders' outputs.
         if crate::operator::length(&result) > MAX_BESIDE
             && let Some(result) = result.as_object_mut()
         {
@@ -742,7 +747,7 @@ impl Change<'_> {
         Ok(result)
     }
 
-    /// Looks which orders of the list are undone, and asks for the next.
+    /// Looks which orders of the list are undone; asks the next ones.
     pub(super) fn unwind_list(&mut self, index: usize) {
         let turned = self.task.log.iter().rev().find(|entry| entry.1 == Kind::TaskUndoing);
         let since = turned.map_or(self.turn.now, |entry| entry.at(self.task.created_at));
@@ -755,7 +760,7 @@ impl Change<'_> {
             }
             let mut found = Vec::new();
             for &item in &next {
-                // It is read, and then this is decided again.
+                // Once it is read, this is decided again.
                 let Some(seen) = seen(&self.task, index, item, self.turn) else { continue };
                 found.push((item, seen));
             }
@@ -774,7 +779,7 @@ impl Change<'_> {
                     Seen::There(child) => {
                         let Some(cannot) = child::is_final(child, self.turn) else { return };
                         is_final |= cannot;
-                        // What is left of it stays undone.
+                        // Its other steps must not run.
                         if cannot && child.phase == Phase::Forward && child.paused_at.is_none() {
                             self.requests.extend(ask(&self.task, index, item, Wish::Pause, self.turn));
                         }
@@ -797,7 +802,7 @@ impl Change<'_> {
                         self.set_item(index, item, Item::Stuck);
                     }
                     Seen::Unreadable => {}
-                    // An order that was never made is put as Undone within a look or two. One whose record has expired cannot be.
+                    // An order that was never made is put as Undone within a look or two; an expired one cannot be.
                     Seen::Absent if is_overdue => {
                         is_final = true;
                         is_new |= !is_known;
@@ -818,7 +823,7 @@ impl Change<'_> {
                 let error = format!("{count} orders of the list have done what cannot be undone, or are gone");
                 return self.fail(index, Direction::Undo, &error, Failure::of(FailureKind::Children));
             }
-            // `get` shows what a person has to see to.
+            // `get` shows what needs a person.
             let stuck =
                 items(&self.task, index).into_iter().flat_map(|items| items.all(|item| item == Item::Stuck)).next();
             let stuck = stuck.map(|item| {
@@ -862,7 +867,7 @@ fn message(task: &Task, index: usize, item: usize, read: &mut Option<Arc<Vec<Val
     }
 }
 
-/// For each of these items of step `index` its order, if it has one, and if it failed or is stuck, why.
+/// For each of these items of step `index`: its order, if any, and why it failed or is stuck, if so.
 pub(crate) fn shown(task: &Task, index: usize, wanted: &[usize], turn: &Turn<'_>) -> Vec<(Option<Id>, Option<String>)> {
     let mut list = None;
     let mut one = |&item: &usize| {

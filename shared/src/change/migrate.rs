@@ -1,4 +1,4 @@
-//! A task goes on under another definition.
+//! Moves a task to another definition.
 
 use super::{Change, tell_before_undo};
 use crate::decision::{Decision, Turn};
@@ -7,9 +7,9 @@ use crate::migrate::moved;
 use crate::task::{Phase, Task};
 use crate::workflow::Workflow;
 
-/// The save that puts `task` under the definition `new` that it waits for, or that ends the wait, because a rule forbids it by
-/// now. `turn` is that of the present definition, but with the input that `new` reads. No step is with an agent, and
-/// no request can start any more ([`Task::migrates_at`]). It claims nothing; a Wake does.
+/// The save that moves `task` to the definition `new` that it waits for, or ends the wait because a rule forbids the
+/// move by now. `turn` is that of the present definition, but with the input that `new` reads. No step is with an
+/// agent, and no request can start ([`Task::migrates_at`]). The save claims nothing; a Wake does.
 pub(crate) fn migrate(task: &Task, new: &Workflow, turn: &Turn<'_>) -> Decision {
     let resubmits = task.migration.as_ref().is_some_and(|migration| migration.resubmits);
     let next = match moved(task, turn.workflow, new, turn.now) {

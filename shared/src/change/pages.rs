@@ -1,8 +1,8 @@
 //! Steps that collect a list page by page.
 //!
-//! A page is taken in the save that takes its answer, and the same save claims the next one. Which page that is and what it is asked for with is part of the
-//! record, so whatever is lost or repeated, only the page in flight is asked for again, and under the same key. An answer to an earlier page
-//! is one of an earlier attempt, which no longer holds the step.
+//! The save that takes a page's answer also claims the next page. The record has that page's number and cursor. So
+//! whatever is lost or repeated, only the page in flight is asked for again, under the same key. An answer to an
+//! earlier page belongs to an earlier attempt, which no longer holds the step.
 
 use super::Change;
 use crate::expression::Mistake;
@@ -17,7 +17,7 @@ impl Change<'_> {
     /// Takes the page that step `index` asked for. The step is done if it was the last one.
     ///
     /// # Errors
-    /// It is no page, or the list becomes too long. Then what was collected before is as it was.
+    /// The answer is no page, or the list becomes too long. The items so far stay as they were.
     pub(crate) fn take_page(&mut self, index: usize, answer: Value) -> Result<(), Mistake> {
         let kept = match &self.turn.workflow.steps[index].output {
             None => answer,
@@ -73,7 +73,7 @@ impl Change<'_> {
         Ok(())
     }
 
-    /// Adds the items of a page: to those in the record, or as a list beside it once they are long together.
+    /// Adds a page's items to those in the record, or moves all these beside it once they are long together.
     fn append(&self, pages: &mut Pages, items: Vec<Value>) -> Result<(), Mistake> {
         if items.is_empty() {
             return Ok(());
@@ -98,7 +98,7 @@ impl Change<'_> {
     fn whole(&self, pages: &mut Pages) -> Result<Vec<Value>, Mistake> {
         let mut all = Vec::with_capacity(pages.items as usize);
         for list in &pages.lists {
-            // One that has to be read first makes this decision once more.
+            // A list that has to be read first repeats this decision.
             if let Some(Value::Array(items)) = self.turn.outputs.at(list) {
                 all.extend(items);
             }
@@ -109,7 +109,7 @@ impl Change<'_> {
     }
 }
 
-/// The bytes of these items in a list, without its brackets.
+/// Bytes of these items in a JSON list, without brackets.
 fn inner_length(items: &[Value]) -> usize {
     items.iter().map(crate::operator::length).sum::<usize>() + items.len().saturating_sub(1)
 }

@@ -1,8 +1,8 @@
-//! Events for steps that wait for them: what a step takes, keeps and refuses, and how it counts people.
+//! Events for waiting steps: what a step takes, keeps and refuses, and how it counts people.
 //!
 //! A step with `people` has one place per authenticated person, never per key: the sender chooses the key. The data of
-//! those who have sent theirs stays in the record until the last one has, because `take` and `output` read it, and
-//! because an undo gives back what came.
+//! each event stays in the record until the last person's event comes, because `take` and `output` read it, and because
+//! an undo needs it.
 
 use super::Change;
 use crate::decision::Declined;
@@ -21,7 +21,7 @@ use std::borrow::Cow;
 
 /// What an event means for the step that takes it.
 enum Meaning {
-    /// It is the last one; this is the step's output.
+    /// The last one; this is the step's output.
     Done(Value),
     /// More people have to send one.
     Counts,
@@ -29,8 +29,9 @@ enum Meaning {
     Fails,
 }
 
-/// The event of this name by the same person, while it is kept or counts for a step that still waits or will. One person has
-/// one place for each name, whatever steps wait for it: a second click, which has another key, must not count for another step.
+/// The event of this name by this person, while it is kept or counts for a step that still waits or will. One person
+/// has one place per name, whatever steps wait for it, because a second click, with another key, must not count for
+/// another step.
 pub(crate) fn place_of<'a>(task: &'a Task, name: &str, by: Option<&str>) -> Option<&'a Arrival> {
     let is_open = |step: u16| {
         let state = task.steps.get(usize::from(step)).map(|step| &step.state);
@@ -49,13 +50,13 @@ fn awaited(workflow: &Workflow, index: usize) -> Option<&Awaited> {
     workflow.steps[index].wait.as_ref().and_then(Wait::event)
 }
 
-/// Whether step `index` is undone when the order is, or when it is run again.
+/// Whether the present undo covers step `index`.
 fn is_undone(task: &Task, index: usize) -> bool {
     task.again.as_ref().is_none_or(|again| again.has(index))
 }
 
 impl Change<'_> {
-    /// Operators are told that step `index` has waited for half of its time.
+    /// Alerts operators that step `index` has waited for half of its time.
     pub(crate) fn alert_wait(&mut self, index: usize) {
         let (spec, step) = (&self.turn.workflow.steps[index], &mut self.task.steps[index]);
         let (Some(_), Some(until)) = (step.alert_at.take(), step.asks_until()) else { return };
@@ -68,7 +69,7 @@ impl Change<'_> {
         self.task.alert = Some(Alert { version: self.task.version, step, reason });
     }
 
-    /// Gives step `index`, which begins to wait, the events kept for it that it takes, up to the last one that it needs.
+    /// When step `index` begins to wait, gives it the kept events that it takes, up to the last one needed.
     pub(super) fn take_kept(&mut self, index: usize, name: &str) {
         let kept = |event: &(usize, &Arrival)| event.1.name == name && event.1.data.is_some() && event.1.step.is_none();
         let all: Vec<usize> = self.task.events.iter().enumerate().filter(kept).map(|(n, _)| n).collect();
@@ -80,9 +81,9 @@ impl Change<'_> {
             }
             let event = self.task.events[n].clone();
             match self.meaning(index, &event) {
-                // Last, so that what the others sent has its place and can be undone (model).
+                // The failure goes last, so the other events can be undone (model).
                 Ok(Meaning::Fails) if counts_people => fails = fails.or(Some(n)),
-                // One no that came before the last yes is enough, as if the step had waited by then.
+                // A no before the last yes fails the step, as if it had been waiting then.
                 Ok(Meaning::Done(_)) if fails.is_some() => {
                     self.give(index, n, Meaning::Counts);
                     break;
@@ -133,14 +134,14 @@ impl Change<'_> {
         drop(names);
         let output = output.map_err(|_| Declined::Unfit)?;
         self.turn.outputs.loss().map_err(|_| Declined::Unfit)?;
-        // Only to see whether it fits: the record gets it once the event is there.
+        // Only a trial: `give` keeps it once the event is recorded.
         let before = (self.task.steps[index].output.clone(), self.task.steps[index].beside.clone());
         let fits = self.keep(index, output.clone(), "the output");
         (self.task.steps[index].output, self.task.steps[index].beside) = before;
         fits.map(|()| Meaning::Done(output)).map_err(|_| Declined::TooLong)
     }
 
-    /// Gives step `index` event number `n`, which means this for it.
+    /// Gives step `index` event number `n`, with this meaning.
     fn give(&mut self, index: usize, n: usize, meaning: Meaning) {
         let position = Some(u16::try_from(index).expect("at most MAX_STEPS steps"));
         match meaning {
@@ -169,7 +170,7 @@ impl Change<'_> {
         }
     }
 
-    /// Step `index` has taken event number `n`, and with it all that it needs.
+    /// Completes step `index` with event number `n`, the last that it needs.
     pub(super) fn taken(&mut self, index: usize, n: usize) {
         self.task.events[n].step = Some(u16::try_from(index).expect("at most MAX_STEPS steps"));
         let event = &self.task.events[n];
@@ -189,7 +190,7 @@ impl Change<'_> {
         self.log(Kind::Completed, Some(index), Some(text));
     }
 
-    /// Records an event: for a step that waits for it, or for one to come. False if it is the same person's, who counts
+    /// Records an event for a step that waits for it or will. False if the same event by this person is recorded
     /// already.
     pub(crate) fn arrive(&mut self, arrival: Arrival) -> Result<bool, Declined> {
         let workflow = self.turn.workflow;
@@ -215,26 +216,26 @@ impl Change<'_> {
                 Err(why) => declined = declined.or(Some(why)),
             }
         }
-        // A no of somebody who said yes early counts once the step waits.
+        // A no by somebody whose yes is kept can count later.
         let may_fail = |index: usize| awaited(workflow, index).is_some_and(|event| event.failed.is_some());
         let is_early = self.task.to_come(name, workflow).any(may_fail);
         let again = if is_early { Declined::Early } else { Declined::SamePerson };
         if let Some(declined) = declined.or(place.map(|_| again)) {
             return Err(declined);
         }
-        // Never more than there are places for: each was answered with success.
+        // Keep only as many as steps take: senders see success.
         let to_come: usize = self.task.to_come(name, workflow).map(|index| self.task.places(index, workflow)).sum();
         if to_come <= self.task.kept().filter(|event| event.name == name).count() {
             let is_open = |index: usize| is_for(index) && matches!(self.task.steps[index].state, State::Pending { .. });
             let is_early = (0..workflow.steps.len()).any(is_open);
             return Err(if is_early { Declined::Early } else { Declined::Late });
         }
-        // What a step has from some of its people counts for that step, and locks out nobody.
+        // Only kept events count against the limit, not those that a step has already.
         let is_early = |event: &&Arrival| event.data.is_some() && event.step.is_none();
         if self.task.events.iter().filter(is_early).count() >= MAX_KEPT {
             return Err(Declined::Full);
         }
-        // What no step to come will ever take would hold the place of one that is, and its sender would never learn it.
+        // An event that no step will ever take would hold another's place, and its sender would never know.
         let refusals = self.task.to_come(name, workflow).map(|index| self.never_takes(index, &arrival));
         if let Some(Some(declined)) = refusals.reduce(|first, next| first.and_then(|first| next.map(|_| first))) {
             return Err(declined);
@@ -245,7 +246,7 @@ impl Change<'_> {
         Ok(true)
     }
 
-    /// Why step `index` refuses this event whatever the steps before it do: what its expressions say that read nothing else.
+    /// Why step `index` refuses this event whatever earlier steps do, judged by expressions that do not read them.
     fn never_takes(&self, index: usize, event: &Arrival) -> Option<Declined> {
         let awaited = awaited(self.turn.workflow, index)?;
         let is_known = |one: &Reference| matches!(one.path[0].as_str(), "event" | "by" | "input" | "config" | "order");
@@ -261,15 +262,15 @@ impl Change<'_> {
         match (test(&awaited.take), test(&awaited.failed)) {
             (Some(Ok(false)), _) => Some(Declined::NotTaken),
             (Some(Err(_)), _) | (_, Some(Err(_))) => Some(Declined::Unfit),
-            // A no has no output.
+            // It has no output.
             (_, Some(Ok(true))) => None,
             (_, None) if awaited.failed.is_some() => None,
             _ => output.is_some_and(|output| output.evaluate(&names).is_err()).then_some(Declined::Unfit),
         }
     }
 
-    /// Counts as done, before the undo is decided, each step that has events or is to get those that are kept: what was
-    /// answered with success is undone.
+    /// Before the undo is decided, counts each step with recorded or kept events as done, so that everything answered
+    /// with success is undone.
     pub(super) fn settle_by_events(&mut self) {
         let workflow = self.turn.workflow;
         for n in 0..self.task.events.len() {
@@ -300,7 +301,7 @@ impl Change<'_> {
         }
     }
 
-    /// Counts step `index` as done by event number `n` and those before it; `root` is its name for `data`.
+    /// Counts step `index` as done by event `n` and those before it; `root` names `data` in expressions.
     fn settle_by_event(&mut self, index: usize, n: usize, root: &'static str, data: Value) {
         let names = names(&self.task, index, Direction::Do, self.turn).with(root, Cow::Owned(data.clone()));
         let output = self.turn.workflow.steps[index].output.as_ref().map(|output| output.evaluate(&names));
@@ -312,9 +313,9 @@ impl Change<'_> {
         self.taken(index, n);
     }
 
-    /// Ends the keeping of events that no step will take, and says so in the history.
+    /// Drops kept events that no step will take, and says so in the history.
     pub(super) fn release_unused(&mut self) {
-        // Only some steps are undone, and those that are put back let go of theirs.
+        // Only some steps are being undone; putting them back drops their events.
         if self.task.again.is_some() {
             return;
         }

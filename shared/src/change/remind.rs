@@ -1,5 +1,5 @@
-//! Reminders: requests to an agent that are no attempts. Their count is saved before they are sent, each has a key of its
-//! own, and no reply to one counts. So nothing that an agent does with them can hold up or end a wait.
+//! Reminders: requests to an agent that are no attempts. Their count is saved before they are sent, each has its own
+//! key, and no reply to one counts. So no agent can hold up or end a wait by them.
 
 use super::Change;
 use super::effects::{call_of, request_for};
@@ -12,15 +12,15 @@ use crate::time::{Timestamp, plus};
 use crate::workflow::remind::REMINDER_TIMEOUT;
 
 impl Change<'_> {
-    /// Step `index` waits for somebody from `from` to `until`: its first reminder is due after the interval, and its alert
-    /// once half of the time has passed.
+    /// Sets reminders for step `index`, which waits for somebody from `from` to `until`. The first is due after the
+    /// interval, the alert at half-time.
     pub(super) fn begin_to_ask(&mut self, index: usize, from: Timestamp, until: Timestamp) {
         let spec = &self.turn.workflow.steps[index];
         let step = &mut self.task.steps[index];
         step.alert_at = spec.alerts().then(|| plus(from, from.duration_until(until) / 2));
         self.waits |= spec.alerts() || spec.remind.is_some();
         let Some(remind) = &spec.remind else { return };
-        // The numbers go on when it waits again, because they are part of the keys.
+        // A later wait continues the numbers, because they are in the keys.
         let sent = step.reminded.as_ref().map_or(0, |reminded| reminded.sent);
         step.reminded = Some(Reminded {
             sent,
@@ -49,7 +49,7 @@ impl Change<'_> {
             Ok(None) => return,
             Err(mistake) => format!("{sent} of {last} was not sent: {mistake}"),
         };
-        // Many reminders are one entry of a history that has a limit.
+        // Reminders in a row share an entry of the history.
         let is_same = |entry: &history::Entry| entry.1 == Kind::Reminded && entry.2.map(usize::from) == Some(index);
         if self.task.log.last().is_some_and(is_same) {
             self.task.log.pop();
@@ -59,7 +59,7 @@ impl Change<'_> {
     }
 }
 
-/// The latest reminders that may not have been sent, as they were counted.
+/// Each step's latest reminder that may not have been sent, as counted.
 pub(crate) fn reminders(task: &Task, turn: &Turn<'_>, may_be_lost: impl Fn(u64) -> bool) -> Vec<Effect> {
     let is_open = |step: &Step| {
         task.phase == Phase::Forward
@@ -81,7 +81,7 @@ fn request(task: &Task, index: usize, turn: &Turn<'_>) -> Result<Option<Request>
     let request = request_for(task, index, turn, (work, Direction::Do, complete_by), call);
     Ok(Some(Request {
         pool: None,
-        // Nothing that its service answers says anything about the step.
+        // The service's answer means nothing to the step.
         look: None,
         callback: None,
         accept: None,

@@ -1,5 +1,5 @@
-//! What a parent asks of its children, done in the state store once the parent's record is saved. Each is one write, or none if it is so
-//! already, so it may be asked for again by whoever finds that it may be lost.
+//! Asks children for what their parent wants, in the state store, once its record is saved. Each ask is one write, or
+//! none if it is fulfilled already. So whoever finds that an ask may be lost can repeat it.
 
 use super::{Engine, Handled, contended};
 use crate::decision::Event;
@@ -16,18 +16,18 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
 
-/// How many children are asked at the same time: a list may have thousands.
+/// How many children are asked at once, because a list may have thousands.
 const AT_ONCE: usize = 50;
 
-/// What asking a child came to, and what is left to send.
+/// The result of asking a child, with effects to send.
 type Told = Result<Vec<Effect>, Error>;
 
-/// After this time an order is made late: its parent may have been paused meanwhile, and the messages about that are gone.
+/// A child made after this time is late: its parent may have been paused meanwhile, and the message about that is gone.
 const LATE: SignedDuration = SignedDuration::from_mins(1);
 
 impl<S: StateStore, M: Messenger> Engine<S, M> {
-    /// Asks children, one answer for each. The Wakes of those that were made are left to the caller, which sends them together: one request
-    /// for each would cost more than the children. Boxed, because a child may have children.
+    /// Asks children; one answer each. Returns the Wakes of new children for the caller to send together, because one
+    /// request per Wake would cost more than the children. Boxed, because a child may have children.
     pub(super) fn tell_children<'a>(
         &'a self,
         asks: &'a [&'a ToChild],
@@ -56,7 +56,7 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
             .collect();
         self.pause_late(asks, &mut told).await;
         let mut open: Vec<usize> = (0..asks.len()).filter(|n| !begin(asks[*n])).collect();
-        // Twice: a child may be made between the read and the write that says that there is none.
+        // Twice, because a child may be made between the read and the write that needs it absent.
         for _ in 0..2 {
             if open.is_empty() {
                 break;
@@ -87,7 +87,7 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         told
     }
 
-    /// A pause since these children were asked for found none to pause, and no message brings it again.
+    /// Pauses late children of a paused parent: the pause did not find them, and is not repeated.
     async fn pause_late(&self, asks: &[&ToChild], told: &mut [Told]) {
         let now = self.now();
         let is_late = |ask: &ToChild| matches!(ask.wish, Wish::Begin(_)) && ask.at.duration_until(now) >= LATE;
@@ -126,8 +126,8 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         }
     }
 
-    /// Puts the child if it is absent, with the Wake that it needs then. One that is Undone from the start keeps a late instance from making
-    /// one that runs.
+    /// Creates the child if it is absent, and returns the Wake of a new one. An Undone child keeps a late instance from
+    /// making a running one.
     async fn make_child(&self, ask: &ToChild, input: Value, phase: Phase) -> Result<(Created, Vec<Effect>), Error> {
         let workflow = self.workflow(&ask.workflow).await?;
         let now = self.now();
@@ -147,7 +147,7 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
             parent: Some(ask.parent.clone()),
             pins: ask.pins.clone(),
             traceparent: ask.traceparent.clone(),
-            // An order that it starts may need one.
+            // Its own children may need one.
             secret: ask.secret.clone(),
             retention: ask.retention,
             ..Task::new(new, &workflow, now)
@@ -167,7 +167,7 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
             input,
         };
         let created = self.create(&order, &task).await?;
-        // If it is lost, the due index brings the order on.
+        // The due index covers a lost Wake.
         let wake = (created == Created::New && phase == Phase::Forward)
             .then(|| Effect::Wake(Wake::new(&task, task.version, 0), SignedDuration::ZERO));
         Ok((created, wake.into_iter().collect()))

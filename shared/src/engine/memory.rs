@@ -21,7 +21,7 @@ use serde_json::Value;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-/// How many orders one request for a decision reads.
+/// Most orders that a decision reads at once.
 const READ_AT_ONCE: usize = 500;
 
 impl<S: StateStore, M: Messenger> Engine<S, M> {
@@ -30,7 +30,7 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         self.known_agents().await.unwrap_or_default()
     }
 
-    /// The same, or the error if nothing was ever read: then it is unknown which agents are paused.
+    /// [`Self::agents`], or the error if they were never read, so that pauses are unknown.
     pub(super) async fn known_agents(&self) -> Result<Arc<Agents>, Error> {
         let now = self.now();
         let known = lock(&self.agents).clone();
@@ -48,17 +48,17 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         Ok(agents)
     }
 
-    /// Whether this instance has just sent the Wake of this order's wait, so that a sweep need not read it.
+    /// Whether a sweep need not read this order, because this instance has just sent the Wake of its wait.
     pub(super) fn rests(&self, id: &Id) -> bool {
         let now = self.now();
         lock(&self.woken).peek(id).is_some_and(|(_, until)| now < *until)
     }
 
-    /// Whether this instance has sent the Wake for what `task` waits for; from now on it has. Only what waits for nothing else rests until
-    /// the wait ends, and not for long: an event may have begun another of its steps meanwhile.
+    /// Notes that the Wake of `task`'s wait is sent. True if this instance sent it before. An order that only waits
+    /// then rests until the wait ends, but not for long, because an event may begin another step.
     pub(super) fn has_woken(&self, task: &Task, turn: &Turn<'_>) -> bool {
         let soon = plus(turn.now, WOKEN_FOR);
-        // The Wake may take a moment.
+        // The Wake may be late.
         let until = match task.next_claim(turn.workflow, turn.now, turn.skew) {
             _ if !task.only_waits(turn.workflow) => turn.now,
             Some(end) if end <= soon => plus(end, WAKE_TAKES),
@@ -78,8 +78,8 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         *lock(&self.agents) = None;
     }
 
-    /// What operators made names of workflows stand for, read at most [`POINTERS_FOR`] ago. What is older counts for nothing, even if
-    /// it cannot be read again: an order must not get a definition that was replaced. With them, when their read began.
+    /// The registered names of workflows, read at most [`POINTERS_FOR`] ago, and when that read began. Older ones never
+    /// count, even if a new read fails, because an order must not get a replaced definition.
     ///
     /// # Errors
     /// The store's.
@@ -115,15 +115,15 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         overload::refuse(workflow, tenant, &passages, &agents.waits, self.config.overload_age, self.now())
     }
 
-    /// How far back from now a sweep leaves out tasks that wait for their first Wake, because the Wakes' queue is long.
+    /// How far back a sweep leaves out tasks that wait for their first Wake, because the queue of Wakes is long.
     pub async fn sweep_lag(&self, priority: Priority) -> SignedDuration {
         let queue = queues::of_wakes(priority, self.config.classes);
         let grace = lock(&self.workflows).values().map(|workflow| grace(workflow)).min().unwrap_or_default();
         overload::sweep_lag(self.agents().await.waits.get(&queue), grace, self.now())
     }
 
-    /// Notes that a message about an order of `workflow` by `tenant` waited for `age` in `queue`. False, and nothing is
-    /// noted, if that is within the limit or was just noted.
+    /// Notes that a message about an order of `workflow` by `tenant` waited for `age` in `queue`. False, without a
+    /// note, if that is within the limit or was noted already.
     ///
     /// # Errors
     /// The store failed. The next message that waited too long is noted instead.
@@ -134,7 +134,7 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         age: SignedDuration,
         workflow: &Workflow,
     ) -> Result<bool, Error> {
-        // Sweeps use the notes even if no order is ever refused.
+        // Sweeps use the notes even if no orders are refused.
         let most = if self.config.overload_age.is_zero() { overload::USUAL } else { self.config.overload_age };
         if overload::limit(workflow, most).is_none_or(|limit| age <= limit) {
             return Ok(false);
@@ -170,7 +170,7 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
     /// Stores `workflow` and the calls that are part of it, once per instance.
     pub async fn use_workflow(&self, workflow: &Workflow) -> Result<Hash, Error> {
         let hash = workflow.hash();
-        // That it was read does not say that its calls are there.
+        // A definition that was read may lack its calls.
         if !lock(&self.stored).contains(&hash) {
             for call in workflow.calls() {
                 self.store.put_workflow(call).await?;
@@ -191,7 +191,7 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         let missing = ids.iter().zip(&remembered).filter(|(_, task)| task.is_none());
         let missing: Vec<Id> = missing.map(|(id, _)| (*id).clone()).collect();
         let read = self.read(&missing).await;
-        // Read once for all, like the workflows; not if the store is down, since each try prolongs the outage.
+        // Read once for all, like workflows, but not while the store is down: each try prolongs the outage.
         if read.iter().any(Result::is_ok) {
             let _ = self.known_agents().await;
         }
@@ -200,17 +200,17 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         remembered.into_iter().map(|task| task.map_or_else(|| Known::Read(read()), Known::Remembered)).collect()
     }
 
-    /// What the store has under these ids, one answer per id, in order. Their workflows are in memory afterwards, so
-    /// that a batch at a cold start does not read a workflow once per message. A workflow that cannot be read is
-    /// retried, and the error reported, where it is needed.
+    /// Reads these ids from the store, one answer per id, in order. It caches their workflows, so that a batch at a
+    /// cold start does not read a workflow once per message. A failed read of a workflow is retried, and its error
+    /// reported, where it is needed.
     pub(super) async fn read(&self, ids: &[Id]) -> Vec<Result<Option<Task>, Error>> {
         if ids.is_empty() {
             return Vec::new();
         }
         let mut read = Box::pin(self.store.load_all(ids)).await;
-        // A faulty store must not leave a message without an answer.
+        // Even a faulty store must leave no message unanswered.
         read.resize_with(ids.len(), || Err(unanswered()));
-        // In one order, so that a seed of the simulation does the same every time.
+        // Sorted, so that a seed of the simulation always does the same.
         let hashes: BTreeSet<&Hash> = read.iter().flatten().flatten().map(|task| &task.workflow_hash).collect();
         let _ = join_all(hashes.into_iter().map(|hash| self.workflow(hash))).await;
         read
@@ -230,7 +230,7 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
             lock(&self.long_inputs).pop(&task.id);
         } else {
             let mut tasks = lock(&self.tasks);
-            // A task read before another batch of this process saved it must not replace the saved one.
+            // Keep the newer one: another batch of this process may have saved it meanwhile.
             if tasks.peek(&task.id).is_none_or(|known| known.version <= task.version) {
                 tasks.put(task.id.clone(), task);
             }
@@ -245,7 +245,7 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         }
     }
 
-    /// What a decision knows before anything is read for it.
+    /// What a decision knows before it reads anything.
     pub(super) fn outputs_with_lists(&self) -> Outputs {
         let outputs = Outputs::default();
         lock(&self.lists).iter().for_each(|(hash, list)| outputs.know_list(hash.clone(), Arc::clone(list)));
@@ -270,8 +270,8 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         found.remove(&task.id).unwrap_or_else(|| Err(unanswered()))
     }
 
-    /// Reads at once, as far as memory does not have them, the inputs that the decisions about these tasks need. What
-    /// fails here is retried, and the error reported, where it is needed.
+    /// Reads the inputs that decisions about these tasks need and memory lacks, all at once. A failed read is retried,
+    /// and its error reported, where the input is needed.
     pub(super) async fn know_inputs(&self, tasks: impl Iterator<Item = &Task>) {
         let tasks: Vec<&Task> = {
             let workflows = lock(&self.workflows);
@@ -316,14 +316,14 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         inputs
     }
 
-    /// Reads what a decision about `task` needed of outputs beside its record, and of other orders. True if there was any: then the decision
-    /// has to be made again.
+    /// Reads the outputs beside the record, and the other orders, that a decision about `task` lacked. True if it
+    /// lacked any, so that it must be made again.
     pub(super) async fn know_outputs(&self, task: &Task, outputs: &Outputs) -> Result<bool, Error> {
         let read_orders = self.know_orders(outputs).await?;
         Ok(self.know_long_outputs(task, outputs).await? || read_orders)
     }
 
-    /// The same for other orders, as the last write left them, and for their definitions.
+    /// Consistently reads the other orders that a decision lacked, and their definitions.
     async fn know_orders(&self, outputs: &Outputs) -> Result<bool, Error> {
         let (ids, hashes) = outputs.take_missing_orders();
         let is_short = !ids.is_empty() || !hashes.is_empty();
@@ -332,10 +332,10 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
             read.resize_with(ids.len(), || Err(unanswered()));
             for (id, read) in ids.iter().zip(read) {
                 match read {
-                    // It must not hold up what else the task has to do.
+                    // It must not hold up the rest of the task.
                     Err(Error::Corrupt { .. }) => outputs.know_unreadable(id.clone()),
                     read => {
-                        // No decision about another order needs its history, and there may be thousands.
+                        // Dropped, because no decision needs it and thousands may be read.
                         let order = read?.map(|task| Arc::new(Task { log: Vec::new(), ..task }));
                         outputs.know_order(id.clone(), order);
                     }

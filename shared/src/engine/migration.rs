@@ -1,4 +1,4 @@
-//! Tasks that go on under another definition: one save, before anything else is decided about the task.
+//! Moves tasks to another definition, in one save, before anything else is decided about the task.
 
 use super::Engine;
 use crate::change;
@@ -12,11 +12,11 @@ use crate::task::Task;
 use crate::workflow::{Hash, Workflow};
 use std::sync::Arc;
 
-/// The task as it is stored, or `None` if it has to be read again; and what to send.
+/// The stored task, or `None` if it has to be read again; and what to send.
 pub(super) type Migrated = (Option<Arc<Task>>, Vec<Effect>);
 
 impl<S: StateStore, M: Messenger> Engine<S, M> {
-    /// Puts `task` under the definition that it waits for, if it does and can go on there now. `None` if not.
+    /// Moves `task` to the definition that it waits for, if it can move now. `None` if nothing was done.
     pub(super) async fn migrate(&self, task: &Arc<Task>, agents: &Agents) -> Result<Option<Migrated>, Error> {
         let Some(migration) = &task.migration else { return Ok(None) };
         if task.migrates_at(self.skew()).is_none_or(|from| from > self.now()) {
@@ -25,7 +25,7 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         let old = self.workflow(&task.workflow_hash).await?;
         let new = match self.workflow(&migration.to).await {
             Ok(new) => new,
-            // A newer version wrote it, or it is damaged. The order must not stand still for that.
+            // Damaged, or of a newer version. That must not stop the order.
             Err(Error::Corrupt { why, .. }) => {
                 return self.stay(task, &old, agents, &format!("the definition cannot be read: {why}")).await;
             }
@@ -39,7 +39,7 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
             decision = change::migrate(task, &new, &turn);
         }
         let Decision::Save { task: next, effects } = decision else { return Ok(None) };
-        // Observers compare the steps by position.
+        // Observers compare steps by position.
         let is_moved = next.workflow_hash == migration.to;
         let before = moved(task, &old, &new, turn.now).ok().filter(|_| is_moved);
         let seen = before.as_ref().unwrap_or(task);
@@ -55,7 +55,7 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         }
     }
 
-    /// `task` goes on under its definition `old`, with `why` in its history.
+    /// Keeps `task` under its definition `old`, with `why` in its history.
     async fn stay(
         &self,
         task: &Arc<Task>,
@@ -76,8 +76,8 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
         }))
     }
 
-    /// What it would mean for `task` to go on under the definition with the hash `to`, and the rule that forbids it, if one
-    /// does. Nothing is saved or sent.
+    /// What moving `task` to the definition with the hash `to` would mean, and the rule that forbids it, if any.
+    /// Nothing is saved or sent.
     ///
     /// # Errors
     /// The store's.

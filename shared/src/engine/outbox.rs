@@ -1,4 +1,4 @@
-//! Sends what was decided: with the order's input, in the sequence that the next message relies on.
+//! Sends effects, with the order's input, in the sequence that later messages rely on.
 
 use super::{Decided, Engine, Handled, NOTICE_FIRST_FOR};
 use crate::decision::Event;
@@ -60,7 +60,7 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
                     Err(error) => answers[*owner] = Err(error),
                 }
             }
-            // Redelivery repeats this part of a release, and then brings the next.
+            // Redelivery repeats this part of a release before the next.
             let brings_next = |effect: &Effect| matches!(effect, Effect::Wake(wake, _) if wake.is_release());
             let messages =
                 messages.into_iter().filter(|(effect, (owner, ..))| answers[*owner].is_ok() || !brings_next(effect));
@@ -81,7 +81,7 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
                 }
             }
         }
-        // What is not cleared now stays owed, and the next sweep sends it again.
+        // If this fails, they stay owed, and the next sweep sends them again.
         self.decide_all(&followers).await;
         answers
     }
@@ -116,7 +116,7 @@ fn add_inputs(
                 Some(Err(Error::Corrupt { what, why })) => {
                     return Err(Error::Corrupt { what: what.clone(), why: why.clone() });
                 }
-                // An outage is reported in the store's words once, for the first event of this order.
+                // The first event of this order reports an outage in the store's words.
                 Some(Err(_)) | None => {
                     return inputs.remove(&task.id).unwrap_or_else(|| Err(unread(&task.id))).map(drop);
                 }
@@ -147,7 +147,7 @@ fn follow_up(effect: &Effect, handled: &Handled) -> Option<Event> {
     }
 }
 
-/// Whether this notice is re-sent only while its task has not moved on. A step's result is in every later notice.
+/// Whether this notice cannot be re-sent once its task moves on. A step's result is in every later notice.
 fn is_turn(effect: &Effect) -> bool {
     matches!(effect, Effect::Notice(notice) if notice.kind != NoticeKind::StepCompleted)
 }

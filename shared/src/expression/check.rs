@@ -1,4 +1,4 @@
-//! What can be seen before an expression runs: kinds, names, and what it reads.
+//! What is known before an expression runs: kinds, names and what it reads.
 
 use super::function::Macro;
 use super::number::Sum;
@@ -13,7 +13,7 @@ const ORDER: [&str; 5] = ["id", "reference", "tenant", "created_at", "parent"];
 /// What is known of a part of an expression.
 struct Seen {
     kind: Option<Kind>,
-    /// It may be absent, because of a `.?`.
+    /// A `.?` lets it be absent.
     is_optional: bool,
 }
 
@@ -28,9 +28,9 @@ pub(super) struct Known {
     pub references: Vec<Reference>,
     pub kind: Option<Kind>,
     pub is_optional: bool,
-    /// Steps that ran wherever the expression is true.
+    /// Steps that ran if the expression is true.
     pub ran: Vec<String>,
-    /// Steps that did not run, or failed, wherever it is true.
+    /// Steps that did not run, or failed, if it is true.
     pub not_run: Vec<String>,
     /// The texts that `error.kind` and `errors.STEP.kind` are compared with.
     pub failures: Vec<String>,
@@ -49,9 +49,9 @@ pub(super) fn check(text: &str, node: &Node, base: usize) -> Result<Known, Fault
 struct Check<'t> {
     text: &'t str,
     base: usize,
-    /// Of the macros around this place.
+    /// Of enclosing macros.
     variables: Vec<&'t str>,
-    /// Steps that ran wherever this place is evaluated.
+    /// Steps that ran if this place is evaluated.
     ran: Vec<String>,
     references: Vec<Reference>,
     failures: Vec<String>,
@@ -149,7 +149,7 @@ impl<'t> Check<'t> {
         bodies: &'t [Node],
     ) -> Result<Option<Kind>, Fault> {
         self.need(range, each.name(), &[Kind::List, Kind::Table])?;
-        // Definitions from before steps collected pages may have a variable of this name.
+        // Definitions older than pages may have a variable of this name.
         let is_root = ROOTS.contains(&variable) && variable != "page";
         if is_root || self.variables.contains(&variable) {
             let message = format!("`{variable}` already has a meaning here; choose another name, such as `x`");
@@ -170,13 +170,13 @@ impl<'t> Check<'t> {
         }))
     }
 
-    /// `is_sheltered`: what it reads may be absent. Its indices and its base may not, because they come first.
+    /// `is_sheltered`: its value may be absent. Its base and indices, evaluated first, may not.
     fn path(&mut self, whole: &'t Node, is_sheltered: bool) -> Result<Seen, Fault> {
         let (base, steps) = match &whole.form {
             Form::Path(base, steps) => (&**base, &steps[..]),
             _ => (whole, &[][..]),
         };
-        // As far as its parts are fixed, from a root.
+        // The path while its parts are fixed.
         let mut path = Vec::new();
         let mut kind = match &base.form {
             Form::Name(name) if self.variables.contains(&name.as_str()) => None,
@@ -237,7 +237,7 @@ impl<'t> Check<'t> {
         Err(fault(base.from, message))
     }
 
-    /// Refuses paths that name no step, and no field of an order.
+    /// Refuses paths to unknown steps or fields of an order.
     fn known(&self, path: &[&str], is_root: bool, base: &Node) -> Result<(), Fault> {
         let message = match path {
             [root @ ("outputs" | "ran" | "errors")] => {
@@ -251,7 +251,7 @@ impl<'t> Check<'t> {
         Err(fault(base.from, message))
     }
 
-    /// That what ends at `before` has nothing of what ends at `to`.
+    /// Says that the text up to `before` lacks the part up to `to`.
     fn no_part(&self, found: Kind, from: usize, before: usize, to: usize) -> Fault {
         let (source, part) = (&self.text[from..before], &self.text[before..to]);
         fault(before, format!("`{source}` is {found}, so it has no `{part}`; write `{source}` alone"))
@@ -338,7 +338,7 @@ impl<'t> Check<'t> {
         Err(fault(left.from, format!("`{one}` is {a} and `{other}` is {b}, which `+` does not join; {advice}")))
     }
 
-    /// What cannot be absent and, where it can be seen, is of one of the `kinds` (any if there are none).
+    /// Requires a value that is not optional and, if known, is of one of the `kinds` (empty: any).
     fn need(&mut self, node: &'t Node, what: &str, kinds: &[Kind]) -> Result<Option<Kind>, Fault> {
         let kind = self.solid(node)?;
         let is_null = matches!(node.form, Form::Constant(Value::Null));
@@ -362,7 +362,7 @@ impl<'t> Check<'t> {
         fault(node.from, format!("`{source}` is {found}, and `{what}` takes {wanted}; {advice}"))
     }
 
-    /// What cannot be absent.
+    /// No optional value.
     fn solid(&mut self, node: &'t Node) -> Result<Option<Kind>, Fault> {
         let seen = self.visit(node)?;
         if seen.is_optional { Err(self.absent(node)) } else { Ok(seen.kind) }
@@ -378,7 +378,7 @@ impl<'t> Check<'t> {
         fault(node.from, message)
     }
 
-    /// Visits something that is only evaluated where these steps ran.
+    /// Visits something that is only evaluated if these steps ran.
     fn under<T>(&mut self, ran: Vec<String>, visit: impl FnOnce(&mut Self) -> Result<T, Fault>) -> Result<T, Fault> {
         let before = self.ran.len();
         self.ran.extend(ran);
@@ -396,7 +396,7 @@ fn is_path(node: &Node) -> bool {
     matches!(node.form, Form::Name(_) | Form::Path(..))
 }
 
-/// The kind of a path from a root, as far as it is the same in every workflow.
+/// The kind of a path from a root, if every workflow has the same.
 fn kind_of(path: &[String]) -> Option<Kind> {
     let path: Vec<&str> = path.iter().map(String::as_str).collect();
     match path[..] {
@@ -417,13 +417,13 @@ fn constant_kind(node: &Node) -> Option<Kind> {
     }
 }
 
-/// The steps of which `fact` holds wherever `node` is `truth`.
+/// The steps for which `fact` holds if `node` is `truth`.
 fn implied(node: &Node, truth: bool, fact: fn(&Node, bool) -> Vec<String>) -> Vec<String> {
     match &node.form {
         Form::Not(inner) => implied(inner, !truth, fact),
         Form::And(left, right) | Form::Or(left, right) => {
             let (mut one, other) = (implied(left, truth, fact), implied(right, truth, fact));
-            // Both sides of a true `&&` are true; of a true `||` only one is for sure. False turns it around.
+            // Both sides of a true `&&` are true, but perhaps only one of a true `||`. False is the reverse.
             if matches!(node.form, Form::And(..)) == truth {
                 one.extend(other);
             } else {
@@ -446,7 +446,7 @@ fn step_that_ran(node: &Node, truth: bool) -> Vec<String> {
     }
 }
 
-/// A step also has not run if it failed.
+/// A failed step has not run.
 fn step_not_run(node: &Node, truth: bool) -> Vec<String> {
     match &node.form {
         Form::Path(base, steps) if !truth => named(base, steps, "ran"),
@@ -459,7 +459,7 @@ fn step_not_run(node: &Node, truth: bool) -> Vec<String> {
     }
 }
 
-/// The path and the text, if the kind of a failure is compared with a constant.
+/// The path and the text, if a failure's kind is compared with a constant.
 fn failure_kind<'n>(left: &'n Node, right: &'n Node) -> Option<(&'n Form, &'n str)> {
     let (path, constant) = if is_path(left) { (left, right) } else { (right, left) };
     let (Form::Path(base, steps), Form::Constant(Value::String(text))) = (&path.form, &constant.form) else {
@@ -471,7 +471,7 @@ fn failure_kind<'n>(left: &'n Node, right: &'n Node) -> Option<(&'n Form, &'n st
     (is_whole && steps.last().is_some_and(is_kind)).then_some((&path.form, text))
 }
 
-/// Whether two conditions, which read the same values, are never both true, as far as their form shows it.
+/// Whether the forms of two conditions show that they are never both true of the same values.
 pub(super) fn exclude(one: &Node, other: &Node) -> bool {
     match (&one.form, &other.form) {
         (Form::Not(inner), _) if **inner == *other => true,

@@ -1,6 +1,6 @@
-//! The functions: one row each, with what it takes and gives, and its code.
+//! The functions: one row each, with its arguments, result and code.
 //!
-//! The row is checked when an expression is parsed and again when it runs, so the code reads its arguments as they are.
+//! Calls are checked against the row when they are parsed and when they run, so the code need not check its arguments.
 
 use super::number::{Number, Sum};
 use super::run::{text_of, too_large};
@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 use std::borrow::Cow;
 use std::fmt;
 
-/// What a function gives, or why it has no result.
+/// A function's result, or why it has none.
 type Given = Result<Value, String>;
 
 /// How a function is written.
@@ -31,7 +31,7 @@ pub(super) struct Function {
     written: Written,
     /// The kinds of each argument, a method's receiver first; an empty list is any kind.
     pub takes: &'static [&'static [Kind]],
-    /// How many of them may be left out, at the end.
+    /// How many may be left out at the end.
     optional: usize,
     pub gives: Option<Kind>,
     pub code: fn(&[Cow<'_, Value>]) -> Given,
@@ -184,7 +184,7 @@ pub(super) fn names() -> impl Iterator<Item = &'static str> {
     ["has", "first"].into_iter().chain(FUNCTIONS.iter().map(|f| f.name)).chain(Macro::ALL.map(Macro::name))
 }
 
-/// The function of that name, or why the call is refused. `count` is the number of arguments with the receiver.
+/// The function called `name`, or why the call is refused. `count` counts arguments and receiver.
 pub(super) fn find(name: &str, is_method: bool, count: usize) -> Result<&'static Function, String> {
     let Some(function) = FUNCTIONS.iter().find(|f| f.name == name) else {
         return Err(match name {
@@ -230,7 +230,7 @@ fn place(value: &Value) -> Result<usize, String> {
 }
 
 impl Number {
-    /// As JSON; `value` itself if it lies beyond 64 bits, where every double is whole.
+    /// As JSON; beyond 64 bits, where every double is whole, `value` itself.
     fn or(self, value: &Value) -> Given {
         Ok(self.value().unwrap_or_else(|_| value.clone()))
     }
@@ -263,7 +263,7 @@ pub(crate) fn instant(text: &str) -> Option<jiff::Timestamp> {
     if is_zoned && is_shaped && is_joined { text.parse().ok() } else { None }
 }
 
-/// A UUID of version 8 (RFC 9562) from SHA-256: the same for the same order and name, and for no other pair.
+/// A UUID of version 8 (RFC 9562) from SHA-256, determined by the order and the name, and unique to them.
 fn uuid(order: &str, name: &str) -> String {
     let hash = Sha256::new().chain_update(order).chain_update([0]).chain_update(name).finalize();
     let mut bytes: [u8; 16] = std::array::from_fn(|n| hash[n]);

@@ -3,7 +3,7 @@
 use serde_json::Value;
 use std::cmp::Ordering;
 
-/// A number, so that 5 and 5.0 are the same one.
+/// A number; 5 and 5.0 are the same.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Number {
     /// Within 64 bits, with or without a sign.
@@ -13,7 +13,7 @@ pub(super) enum Number {
 }
 use Number::{Double, Whole};
 
-/// The operators that make a number of two.
+/// Operators with two numbers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Sum {
     Add,
@@ -54,7 +54,7 @@ impl Number {
     pub(super) fn compare(self, other: Self) -> Ordering {
         match (self, other) {
             (Whole(a), Whole(b)) => a.cmp(&b),
-            // A double here is not whole or beyond all whole ones, so no rounding carries a whole number across it.
+            // Such a double is not whole, or beyond all whole ones: rounding cannot carry a whole number across.
             _ => self.double().total_cmp(&other.double()),
         }
     }

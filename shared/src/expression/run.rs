@@ -1,6 +1,6 @@
-//! The evaluation: a walk over the tree that counts what it looks at.
+//! The evaluation: a walk over the tree that counts its work.
 //!
-//! A value is borrowed from the data as long as it can be, so that a large output costs only what is taken from it.
+//! Values are borrowed from the data where possible, so that a large output costs only what is taken from it.
 
 use super::function::{Function, Macro};
 use super::number::{Number, Sum};
@@ -38,13 +38,13 @@ struct Scope<'s> {
     outer: Around<'s>,
 }
 
-/// The innermost one.
+/// The innermost.
 type Around<'s> = Option<&'s Scope<'s>>;
 
-/// What a path leads to, or where it ends before.
+/// A path's value, or where the path ends early.
 type Reached<'s> = Result<Cow<'s, Value>, Gap<'s>>;
 
-/// Where a path ends before its end.
+/// Where a path ends early.
 struct Gap<'s> {
     /// The step that found nothing.
     step: usize,
@@ -58,7 +58,7 @@ pub(super) struct Run<'s> {
     pub names: &'s Names<'s>,
     items: Cell<usize>,
     work: Cell<usize>,
-    /// What is not there is absent, as behind `.?`.
+    /// A missing value is absent, as with `.?`.
     is_patient: bool,
 }
 
@@ -67,7 +67,7 @@ impl<'s> Run<'s> {
         Self { text, names, items: Cell::new(0), work: Cell::new(0), is_patient: false }
     }
 
-    /// The same for an answer that may not have everything yet.
+    /// For an answer that may not be complete yet.
     pub(super) fn patient(text: &'s str, names: &'s Names<'s>) -> Self {
         Self { is_patient: true, ..Self::new(text, names) }
     }
@@ -93,7 +93,7 @@ impl<'s> Run<'s> {
             Form::Or(left, right) => match self.truth(left, "||", scope) {
                 Ok(true) => Ok(own(true)),
                 Ok(false) => self.truth(right, "||", scope).map(own),
-                // What is there may be enough.
+                // The other side may do.
                 Err(Stop::Absent) if self.is_patient && self.truth(right, "||", scope)? => Ok(own(true)),
                 Err(stop) => Err(stop),
             },
@@ -383,7 +383,7 @@ impl<'s> Run<'s> {
         Ok(Cow::Owned(value))
     }
 
-    /// Whether both are of the same one of the `kinds`. Counts what is then read of texts and lists.
+    /// Whether both are of one of the `kinds`. Counts what comparing texts and lists reads.
     fn alike(&self, a: (&Node, &Value), b: (&Node, &Value), sign: &str, kinds: &[Kind]) -> Result<(), String> {
         let kind = Kind::of(a.1).filter(|kind| kinds.contains(kind));
         let kind = kind.ok_or_else(|| self.wrong(a.0, a.1, sign, kinds))?;
@@ -464,7 +464,7 @@ impl<'s> Run<'s> {
     }
 }
 
-/// That a result is beyond the limit.
+/// Says that a result is too long.
 pub(super) fn too_large() -> String {
     format!("the result has more than {} KiB; take only what is needed", MAX_RESULT / 1024)
 }
@@ -488,8 +488,8 @@ pub(super) fn weigh(value: &Value, depth: usize) -> Result<usize, String> {
     Ok(bytes)
 }
 
-/// Bytes of a text in a message: quotes, backslashes and what has a short escape such as `\n` have two, other control
-/// characters, U+FFFE and U+FFFF six.
+/// Bytes of a text in a message: two for quotes, backslashes and short escapes such as `\n`; six for other control
+/// characters, U+FFFE and U+FFFF.
 pub(super) fn json_length(text: &str) -> usize {
     let bytes = text.bytes().map(|b| match b {
         b'"' | b'\\' | b'\x08' | b'\t' | b'\n' | b'\x0c' | b'\r' => 2,
@@ -525,7 +525,7 @@ fn item<'a>(value: &Cow<'a, Value>, n: Number) -> Option<Cow<'a, Value>> {
     }
 }
 
-/// A value as part of a text: a text as it is, anything else as JSON with whole numbers without a point.
+/// A value as part of a text: a text as it is, anything else as JSON, where whole numbers have no point.
 pub(super) fn text_of(value: &Value) -> Result<String, String> {
     struct Plain;
     impl serde_json::ser::Formatter for Plain {
@@ -549,7 +549,7 @@ pub(super) fn text_of(value: &Value) -> Result<String, String> {
     }
 }
 
-/// Adds what the parts of a condition are, as far as they were looked at.
+/// Adds the values of those parts of a condition that were evaluated.
 pub(super) fn parts<'a>(run: &'a Run<'_>, node: &'a Node, is_whole: bool, found: &mut Vec<String>) {
     match &node.form {
         Form::Constant(_) => {}

@@ -1,4 +1,4 @@
-//! Tokens as a tree, by precedence climbing.
+//! Parses tokens by precedence climbing.
 
 use super::function::{self, Function, Macro};
 use super::number::Sum;
@@ -14,7 +14,7 @@ pub(super) struct Node {
     pub to: usize,
 }
 
-/// Two are equal if they mean the same, wherever they stand.
+/// Nodes are equal if they mean the same, wherever they are.
 impl PartialEq for Node {
     fn eq(&self, other: &Self) -> bool {
         self.form == other.form
@@ -39,7 +39,7 @@ pub(super) enum Form {
     First(Vec<Node>),
     /// A method's receiver is its first argument.
     Call(&'static Function, Vec<Node>),
-    /// The list, the variable, and the one or two expressions of each item.
+    /// The list, the variable, and one or two expressions per item.
     Each(Macro, Box<Node>, String, Vec<Node>),
 }
 
@@ -100,7 +100,7 @@ impl Operator {
         OPERATORS.iter().find(|(_, own, _)| *own == sign).map(|(operator, _, binds)| (*operator, *binds))
     }
 
-    /// The comparison that holds exactly where this one does not.
+    /// The comparison that is true exactly if this one is not.
     pub(super) fn opposite(self) -> Option<Self> {
         const OPPOSITES: [(Operator, Operator); 3] = [
             (Operator::Equal, Operator::Unequal),
@@ -131,7 +131,7 @@ pub(super) fn parse(text: &str, is_template: bool) -> Result<(Node, usize), Faul
 }
 
 struct Parser {
-    /// The last one is the end, and is never passed.
+    /// The last is the end, and is never passed.
     tokens: Vec<Spanned>,
     at: usize,
 }
@@ -281,7 +281,7 @@ impl Parser {
         Ok(Node { form, from, to: to.max(self.tokens[self.at - 1].to) })
     }
 
-    /// Values up to `end`, a comma between them.
+    /// Values up to `end`, separated by commas.
     fn list(&mut self, end: &'static str) -> Result<Vec<Node>, Fault> {
         let mut all = Vec::new();
         while !self.is_next(end) {

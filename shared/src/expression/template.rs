@@ -31,14 +31,14 @@ impl Template {
     /// Parses a text in which `${...}` is an expression and `$${` a literal `${`.
     ///
     /// # Errors
-    /// What is wrong, where, and what to write instead. Besides faulty expressions these are other languages' braces
+    /// What is wrong, where, and what to write instead. Faults are faulty expressions, and other languages' braces
     /// around a known name, such as `{{ input.x }}`.
     pub fn parse(text: &str) -> Result<Self, Fault> {
         Self::scan(text, true)
     }
 
-    /// Parses what was a template before. Braces are not refused, because a [`Self::literal`] may have any; and a `$`
-    /// before `{order_id}`, written before there were expressions, is one.
+    /// Parses a stored template. Braces are not refused, because a [`Self::literal`] may have any. And a `$` before
+    /// `{order_id}`, from before there were expressions, stays a `$`.
     pub(super) fn reread(text: &str) -> Result<Self, Fault> {
         Self::scan(text, false)
     }
@@ -82,7 +82,7 @@ impl Template {
         Ok(Self(Arc::new(Parsed { text: text.to_owned(), parts })))
     }
 
-    /// Its literal parts, joined: all of it if it is constant.
+    /// Its literal parts, joined. Everything if constant.
     #[must_use]
     pub fn literal_text(&self) -> String {
         let literal = |part: &Part| match part {
@@ -118,7 +118,7 @@ impl Template {
         })
     }
 
-    /// The value: of a single `${...}` as it is, or else the parts as one text. `None` if that single expression is an
+    /// The value: that of a single `${...}`, or else the parts as one text. `None` if that single expression is an
     /// absent `.?`.
     ///
     /// # Errors
@@ -152,12 +152,12 @@ impl Template {
     }
 }
 
-/// Whether braces around `inner` hold what a URL or a header may name; none of it is an expression.
+/// Whether `inner`, inside braces, is a placeholder of a URL or a header, not an expression.
 fn is_placeholder(inner: &str) -> bool {
     ["order_id}", "step}", "secret:"].iter().any(|known| inner.starts_with(known))
 }
 
-/// Refuses the braces of other languages around a known name. `rest` begins with one.
+/// Refuses other languages' braces around a known name. `rest` begins with a brace.
 fn foreign(rest: &str, at: usize) -> Result<(), Fault> {
     let is_double = rest.starts_with("{{");
     let inner = rest[if is_double { 2 } else { 1 }..].trim_start();
@@ -198,7 +198,7 @@ impl Mapping {
     /// Parses every string of `value`. Keys stay as they are.
     ///
     /// # Errors
-    /// The first fault; its message names the path inside the tree, and its place is one in that string.
+    /// The first fault. Its message names the path in the tree; its place is one in that string.
     pub fn from_json(value: &Value) -> Result<Self, Fault> {
         if json::is_deep(value) {
             let message = format!("the value is nested deeper than {MAX_DEPTH} levels; write it flatter");
@@ -237,8 +237,8 @@ impl Mapping {
         })
     }
 
-    /// The tree with values in place of the templates. An absent `.?` leaves out its key, or its item of a list; a tree
-    /// that is nothing else is null.
+    /// The tree with values in place of the templates. An absent `.?` leaves out its key or its list item; alone it
+    /// gives null.
     ///
     /// # Errors
     /// The sentence says why there is none.
@@ -251,7 +251,7 @@ impl Mapping {
         Ok(value)
     }
 
-    /// `left` are the bytes that the result may still have.
+    /// `left`: bytes that the result may still have.
     fn build(&self, names: &Names<'_>, left: &mut usize) -> Result<Option<Value>, Mistake> {
         Ok(Some(match self {
             Self::Constant(value) => {

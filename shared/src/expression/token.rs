@@ -1,4 +1,4 @@
-//! A text as tokens. The limits of an expression are checked here, before anything is called recursively.
+//! A text as tokens. An expression's limits are checked here, before any recursion.
 
 use super::number::Number;
 use super::{Fault, MAX_BRACKETS, MAX_OPERATORS, MAX_TEXT, fault};
@@ -13,7 +13,7 @@ pub(super) enum Token {
     Constant(Value),
     /// An operator, a bracket, a comma.
     Sign(&'static str),
-    /// Behind the last one.
+    /// After the last one.
     End,
 }
 
@@ -33,9 +33,9 @@ const SIGNS: [&str; 24] = [
 /// Signs that are operators; `in` is one too.
 const OPERATORS: [&str; 15] = ["&&", "||", "==", "!=", "<=", ">=", "<", ">", "+", "-", "*", "/", "%", "!", "?"];
 
-/// The tokens of `text`. Inside a template they end at the brace that closes `${`, and its place is the second result.
+/// The tokens of `text`; in a template, those up to the brace that closes `${`. The second result is the end's place.
 pub(super) fn tokens(text: &str, is_template: bool) -> Result<(Vec<Spanned>, usize), Fault> {
-    // What is longer is not read, so that no message repeats it. In a template the brace comes on top.
+    // A longer text is not read, so no message repeats it. A template's brace is extra.
     let most = MAX_TEXT + usize::from(is_template);
     let is_long = text.len() > most;
     let text = &text[..text.floor_char_boundary(most)];

@@ -29,15 +29,15 @@ pub struct Aws {
     /// Errors after which the same call may succeed later.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub transient: Vec<String>,
-    /// Errors after which it never will.
+    /// Errors after which it cannot.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub permanent: Vec<String>,
 }
 
-/// A service, and how its actions are called.
+/// A service, and how to call its actions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Service {
-    /// As in a workflow file; with two exceptions, `sesv2` and `bedrock-runtime`, the prefix of its actions in IAM.
+    /// As in a workflow file. The prefix of its actions in IAM, except for `sesv2` and `bedrock-runtime`.
     pub name: &'static str,
     /// The first part of its endpoint's name.
     pub host: &'static str,
@@ -45,7 +45,7 @@ pub struct Service {
     pub signed_as: &'static str,
     /// How a call looks.
     pub protocol: Protocol,
-    /// The known actions; of a REST service, action, method and path, separated by `;`.
+    /// The known actions; for REST: action, method and path, separated by `;`.
     actions: &'static str,
 }
 
@@ -80,8 +80,9 @@ const fn rest(name: &'static str, host: &'static str, signed_as: &'static str, a
     Service { name, host, signed_as, protocol: Protocol::Rest, actions }
 }
 
-/// The services and actions that a workflow file may name. What reads a secret is not among them, because an output is
-/// recorded, nor an action that may fail in part and says so only in XML or in a status for each part. Source: the models that AWS publishes for its SDKs.
+/// The services and actions that a workflow file may name. Actions that read secrets are left out, because outputs are
+/// recorded. So are actions that may fail in part and say so only in XML or in a status per part. Source: the models
+/// that AWS publishes for its SDKs.
 #[rustfmt::skip]
 pub const SERVICES: &[Service] = &[
     json("athena", "1.1", "AmazonAthena", "GetQueryExecution GetQueryResults StartQueryExecution StopQueryExecution"),
@@ -115,7 +116,7 @@ pub const SERVICES: &[Service] = &[
     json("translate", "1.1", "AWSShineFrontendService_20170701", "TranslateText"),
 ];
 
-/// Actions on several things whose answer is 200 even if some of them failed, and the field that says so.
+/// Batch actions that answer 200 even if parts failed, and the field that says so.
 const PARTS: [(&str, &str); 8] = [
     ("dynamodb:BatchGetItem", "UnprocessedKeys"),
     ("dynamodb:BatchWriteItem", "UnprocessedItems"),
@@ -127,7 +128,7 @@ const PARTS: [(&str, &str); 8] = [
     ("sqs:SendMessageBatch", "Failed"),
 ];
 
-/// What a call of S3 takes besides bucket, key and body, each with its header. A header that begins with `x-` is S3's own.
+/// Parameters of S3 calls besides bucket, key and body, and their headers. A header that begins with `x-` is S3's own.
 pub const S3_HEADERS: [(&str, &str); 10] = [
     ("CacheControl", "cache-control"),
     ("ContentDisposition", "content-disposition"),
@@ -214,11 +215,11 @@ impl Aws {
     pub fn meaning(&self, status: u16, error: &str) -> Meaning {
         match status {
             _ if self.said(error).is_some() => self.said(error).unwrap_or(Meaning::Permanent),
-            // As for a URL: what is to be deleted is not there.
+            // As for a URL: nothing is left to delete.
             404 if self.deletes() => Meaning::Done,
             501 => Meaning::Permanent,
             408 | 425 | 429 | 500..=599 => Meaning::Transient,
-            // Lambda changes the function just now.
+            // Lambda is just changing the function.
             409 if self.function.is_some() => Meaning::Transient,
             _ if AGAIN.contains(&error) => Meaning::Transient,
             _ => Meaning::Permanent,
@@ -230,7 +231,7 @@ impl Aws {
         route.and_then(|(service, action)| service.route(action)).is_some_and(|(method, _)| method == "DELETE")
     }
 
-    /// What it means that the function failed with this error. Any error may pass, unless the file says otherwise.
+    /// What this error of a function means: transient, unless the file says otherwise.
     #[must_use]
     pub fn meaning_of_function_error(&self, error: &str) -> Meaning {
         self.said(error).unwrap_or(Meaning::Transient)
@@ -244,7 +245,7 @@ impl Aws {
         permanent.or(done).or_else(|| named(&self.transient).then_some(Meaning::Transient))
     }
 
-    /// The field of an answer that says which of several things failed.
+    /// The field of an answer that says which parts failed.
     #[must_use]
     pub fn field_of_failures(&self) -> Option<&'static str> {
         PARTS.iter().find(|(action, _)| *action == self.action).map(|(_, field)| *field)

@@ -1,4 +1,4 @@
-//! Heartbeats: an agent says that it still works, and gets more time.
+//! Heartbeats: a working agent reports, and gets more time.
 
 use super::{Step, Work};
 use crate::order::Id;
@@ -9,7 +9,7 @@ use crate::workflow::accept::token;
 /// Longest sentence about the progress of a step, in bytes.
 pub const MAX_NOTE: usize = 200;
 
-/// How long an attempt has between two heartbeats: one may be late or lost.
+/// How long an attempt has after a heartbeat: one may be late or lost.
 #[must_use]
 pub fn window(every: SignedDuration) -> SignedDuration {
     every + every
@@ -24,7 +24,7 @@ impl Work<'_> {
 }
 
 impl Step {
-    /// Whether an agent that works on this step, or on its undo, sends heartbeats.
+    /// Whether an agent for this step, or for its undo, sends heartbeats.
     #[must_use]
     pub fn has_heartbeat(&self) -> bool {
         [Direction::Do, Direction::Undo]
@@ -40,7 +40,7 @@ pub fn address(base: &str, id: &Id, step: &str, attempt: u32, secret: &str) -> S
     format!("{}/heartbeats/{id}/{step}/{attempt}/{token}", base.trim_end_matches('/'))
 }
 
-/// What a token of such an address is for. No step has such a name.
+/// The scope of such an address's token. No step has such a name.
 #[must_use]
 pub fn scope(step: &str, attempt: u32) -> String {
     format!("heartbeat:{step}:{attempt}")

@@ -1,4 +1,4 @@
-//! Steps that are orders of their own.
+//! Steps that start orders.
 
 use super::each::Each;
 use super::{Hash, Step, Workflow};
@@ -9,32 +9,33 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 
-/// Most orders of which each is a child of the one before it, with the submitted one.
+/// Most levels of orders, the submitted one included.
 pub const MAX_DEPTH: usize = 3;
 
-/// The order that a step starts, and whose end it waits for.
+/// The order that a step starts and waits for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Child {
-    /// The name of its workflow. The definition is the one that the name stands for when the first order of all is submitted.
+    /// Its workflow's name. The name's definition is pinned when the order at the top is submitted.
     pub workflow: String,
-    /// The list, if it starts one for each item.
+    /// The list, if it starts one per item.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub each: Option<Each>,
-    /// That definition, if the step of the list is a single call: no file has it, and it is named `WORKFLOW.STEP`.
+    /// If the step with the list makes a call: its own definition, named `WORKFLOW.STEP`, which no file has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub call: Option<Box<Workflow>>,
 }
 
 impl Child {
-    /// The definition of its orders, in a family whose names stand for `pins`. `None` if its name was not pinned, which no submission leaves out.
+    /// The definition of its orders, in a family with these `pins`. `None` if its name was not pinned, which every
+    /// submission does.
     #[must_use]
     pub fn definition(&self, pins: &BTreeMap<String, Hash>) -> Option<Hash> {
         self.call.as_ref().map(|call| call.hash()).or_else(|| pins.get(&self.workflow).cloned())
     }
 }
 
-/// The id of the order that step `step` of the order `parent` started in its round `made`. No submitter can choose the key that it is
-/// derived from: a key that arrives with an order has no control characters.
+/// The id of the order that step `step` of the order `parent` started in its round `made`. No submitter can choose its
+/// key, because submitted keys have no control characters.
 #[must_use]
 pub fn id(tenant: &str, parent: &Id, step: &str, made: u32) -> Id {
     Id::derive(tenant, &key(parent, step, made))
@@ -58,7 +59,7 @@ pub fn id_of_item(tenant: &str, parent: &Id, step: &str, item: usize, made: u32)
     Id::derive(tenant, &key_of_item(parent, step, item, made))
 }
 
-/// What the tokens in the addresses of the order `id` are made of, if its parent's are made of `secret`.
+/// The secret for the addresses of the order `id` whose parent has this `secret`.
 #[must_use]
 pub fn secret(secret: &str, id: &Id) -> String {
     let digest = Sha256::digest(format!("{secret}:{id}"));
@@ -76,7 +77,7 @@ pub enum Nested {
     Deep(String, String),
 }
 
-/// Whether a workflow called `name` may be started by the last of `path`, the names from the submitted order's on.
+/// Checks that the last of `path`, names of workflows from the submitted order's on, may start `name`.
 ///
 /// # Errors
 /// It may not.
@@ -92,7 +93,7 @@ pub fn check_path(path: &[&str], name: &str) -> Result<(), Nested> {
 }
 
 impl Workflow {
-    /// The names of the workflows whose orders its steps start, each once. Those of its [calls](Self::calls) are not among them.
+    /// The names of the workflows whose orders its steps start, each once, without those of its [calls](Self::calls).
     #[must_use]
     pub fn children(&self) -> Vec<&str> {
         let mut names: Vec<&str> = Vec::new();
@@ -104,19 +105,19 @@ impl Workflow {
         names
     }
 
-    /// The definitions of the orders that make a call for each item of a list. They are part of this one.
+    /// The definitions, part of this one, of orders that make a call per item of a list.
     pub fn calls(&self) -> impl Iterator<Item = &Self> {
         self.steps.iter().filter_map(|step| step.child.as_ref()?.call.as_deref())
     }
 
-    /// All steps that call something: its own, and those that do so for each item of a list.
+    /// All steps that may call something: its own, and those of its calls per item.
     pub(super) fn all_steps(&self) -> impl Iterator<Item = &Step> {
         self.steps.iter().chain(self.calls().flat_map(|call| &call.steps))
     }
 }
 
 impl Step {
-    /// The call that it makes for each item of its list, if that is what it does.
+    /// The call that it makes per item of its list, if any.
     #[must_use]
     pub fn call(&self) -> Option<&Self> {
         self.child.as_ref()?.call.as_ref()?.steps.first()
@@ -128,21 +129,21 @@ impl Step {
 pub enum Wish {
     /// That it is there, with this input.
     Begin(serde_json::Value),
-    /// That nothing of it is left. One that is not there is written as Undone, so that a late instance makes none.
+    /// That it is undone. An absent one is written as Undone, so that a late instance makes none.
     Undo,
-    /// That what failed is tried again, in the round of its [`Parent`].
+    /// That its failures are retried, in the round of its [`Parent`].
     Resubmit,
     /// That it claims nothing more.
     Pause,
-    /// That a pause of the parent's ends.
+    /// That the parent's pause ends.
     Resume,
     /// That its record may be removed, because its parent has ended.
     Release,
-    /// That its record stays after all, because its parent is undone after its end.
+    /// That its record stays after all, because its parent, once ended, is undone.
     Keep,
 }
 
-/// From a parent to one of its children, once the parent's record says so. It may come late, twice or never.
+/// A wish from a parent to a child, sent after the parent's save. It may come late, twice or never.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ToChild {
     /// The child.
@@ -167,7 +168,7 @@ pub struct ToChild {
     pub priority: crate::task::Priority,
     /// The trace context of both.
     pub traceparent: Option<String>,
-    /// What the tokens in its addresses are made of.
+    /// The secret for its addresses.
     pub secret: Option<String>,
     /// How many days its record is kept: as many as its parent's.
     pub retention: Option<u16>,

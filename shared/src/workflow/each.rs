@@ -1,4 +1,4 @@
-//! Steps that start an order for each item of a list.
+//! Steps that start an order per item of a list.
 
 use crate::expression::{Mapping, Names};
 use crate::items::MAX_ITEMS;
@@ -7,21 +7,21 @@ use serde_json::Value;
 
 /// How many orders of a step are open at once, unless its file says otherwise.
 pub const AT_ONCE: u16 = 10;
-/// Most of them: the record of each is read at every look.
+/// Most of them, as each look reads all their records.
 pub const MAX_AT_ONCE: u16 = 100;
 /// Most items that one order gets.
 pub const MAX_BATCH: u16 = 1000;
-/// The whole, in hundredths of a percent.
+/// 100 %, in hundredths of a percent.
 pub const WHOLE: u16 = 10_000;
 
-/// The list of a step, and how it is worked on.
+/// The list of a step, and how to work on it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Each {
     /// Its items.
     pub list: Mapping,
     /// How many orders are open at once.
     pub at_once: u16,
-    /// How many items each order gets, as a list; without it one, as it is.
+    /// How many items each order gets, as a list; `None`: one, as it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub batch: Option<u16>,
     /// How many of the orders may fail, in hundredths of a percent.
@@ -40,7 +40,7 @@ impl Each {
         total * usize::from(self.tolerate) / usize::from(WHOLE)
     }
 
-    /// What each order is for: an item, or several.
+    /// One order's part: an item, or several.
     ///
     /// # Errors
     /// It has no value, is no list, or is too long.

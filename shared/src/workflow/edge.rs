@@ -1,4 +1,4 @@
-//! What a step means for the steps after it, once it is settled.
+//! What a settled step means for the steps after it.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -9,18 +9,18 @@ use std::fmt;
 pub struct After {
     /// Position of the step before.
     pub step: usize,
-    /// What that step means for this one if it did not run.
+    /// What follows for this one if that step did not run.
     pub edge: Edge,
 }
 
 /// What a settled step means for a step after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Edge {
-    /// `X`: go if it ran. X is never passed over by a condition of its own, and never caught.
+    /// `X`: go if it ran. X is never caught, nor passed over by its own condition.
     Plain,
     /// `X!`: go only if it ran.
     IfRan,
-    /// `X?`: go in any case.
+    /// `X?`: always go.
     Always,
 }
 

@@ -59,14 +59,14 @@ pub struct Known<'a> {
 /// What a deployment adds to the files that it reads.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
-    /// By the name of the workflow: values that replace those in its `config`.
+    /// By name of workflow: values that replace those in its `config`.
     pub config: BTreeMap<String, Map<String, Value>>,
     /// Hosts that may come with an order.
     pub hosts: Hosts,
 }
 
 impl Settings {
-    /// Those of a deployment that is not known here, which may allow any host.
+    /// For an unknown deployment, which may allow any host.
     #[must_use]
     pub fn unknown() -> Self {
         Self { config: BTreeMap::new(), hosts: Hosts::any() }
@@ -76,7 +76,7 @@ impl Settings {
 /// Longest name of a workflow, a step or an agent, in characters.
 pub const MAX_NAME: usize = 40;
 const MIN_DEADLINE: SignedDuration = SignedDuration::from_secs(1);
-/// The longest retention, in days. The same as `RetentionDays` may have.
+/// The longest retention, in days, as for `RetentionDays`.
 const MAX_RETENTION: u16 = 3650;
 const MAX_DEADLINE: SignedDuration = SignedDuration::from_hours(24 * 366);
 /// Longest definition, in bytes of JSON. It is one item of DynamoDB, whose limit is 400 KB.
@@ -109,7 +109,7 @@ fn undo() -> Then {
     Then::Undo
 }
 
-/// What steps use that do not say otherwise.
+/// Defaults for steps.
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RawDefault {
@@ -219,11 +219,11 @@ struct RawCalls {
     cap: Option<SignedDuration>,
 }
 
-/// Where an error lies, as a byte range of the text.
+/// Where an error is, as a byte range of the text.
 type At = Range<usize>;
 type Problem = (At, String);
 
-/// The workflow in `text`, for no deployment in particular. Errors name `file`.
+/// The workflow in `text`, for any deployment. Errors name `file`.
 ///
 /// # Errors
 /// The first fault, with its line and what to write instead.
@@ -231,7 +231,7 @@ pub fn parse(file: &str, text: &str, known: Known<'_>) -> Result<Workflow, Error
     parse_for(file, text, known, &Settings::unknown())
 }
 
-/// The same for a deployment with these settings.
+/// [`parse`], for a deployment's settings.
 ///
 /// # Errors
 /// The first fault, with its line and what to write instead.
@@ -253,14 +253,14 @@ pub fn parse_for(file: &str, text: &str, known: Known<'_>, settings: &Settings) 
         .map_err(|(at, message)| fail(at, message))
 }
 
-/// The name in a file, whatever else is wrong with it.
+/// The workflow's name, even in a faulty file.
 #[must_use]
 pub fn name_of(text: &str) -> Option<String> {
     let table: toml::Table = text.parse().ok()?;
     table.get("name")?.as_str().map(str::to_owned)
 }
 
-/// The TOML parser says what it expected, but not what to write: that depends on what is `written` there.
+/// The TOML parser says what it expected; this says what to write instead of `written`.
 fn advice(message: &str, written: &str) -> Option<String> {
     if message.contains("expected a sequence") && written.starts_with(['"', '\'']) {
         return Some(format!("{written} must be a list; write [{written}]"));
@@ -401,7 +401,7 @@ fn build_step(
         }
         Some(_) | None => SignedDuration::ZERO,
     };
-    // What a failed item means is decided by the step, for the list as a whole.
+    // The step decides for the whole list what failed items mean.
     let at_end = if each.is_some() { Then::Undo } else { on_failure };
     let retry = retry::ladder(raw.retry.as_ref().or(fallback.retry.as_ref()), at_end)?;
     let late = raw.late.as_ref().or(fallback.late.as_ref()).or(workflow.late.as_ref());
@@ -412,7 +412,7 @@ fn build_step(
     let is_call = http.is_some() || aws.is_some();
     let heartbeat = raw.heartbeat.as_ref().map(|every| beat::build(every, raw, is_call, timeout)).transpose()?;
     let late = late.filter(|_| is_work && poll.is_none() && heartbeat.is_none());
-    // Long work is not repeated from its beginning within one attempt.
+    // Long work does not start over within one attempt.
     let usual =
         if raw.heartbeat.is_some() { Calls { attempts: 1, ..retry::DEFAULT_CALLS } } else { retry::DEFAULT_CALLS };
     let calls = retry::calls(raw.calls.as_ref().or(fallback.calls.as_ref()), usual)?;
@@ -451,7 +451,7 @@ fn build_step(
                     retry::check_timeout(own, undo.heartbeat.is_some())?;
                     own.get_ref().0
                 }
-                // The wait of its step may take months.
+                // Its step may wait for months.
                 None if raw.event.is_some() => {
                     let message =
                         format!("the undo of step `{name}` has no timeout; add, for example, `timeout = \"30s\"`");
@@ -529,7 +529,7 @@ fn input(raw: Option<&Spanned<toml::Value>>, known: Known<'_>) -> Result<(Option
             ));
         }
     };
-    // Every other key of the workflow is no keyword of a schema.
+    // No other key of a workflow is a keyword of schemas.
     if table.contains_key("default") {
         return fail(
             "`default` is a key of the workflow, and here it is part of `input`; write it above `[input]`".into(),
@@ -542,7 +542,7 @@ fn input(raw: Option<&Spanned<toml::Value>>, known: Known<'_>) -> Result<(Option
     }
 }
 
-/// `[config]` takes every key below it, also one that was meant for the workflow. `text` is the whole file.
+/// Refuses keys under `[config]` that were meant for the workflow. `text` is the whole file.
 fn check_config(config: Option<&Spanned<toml::Table>>, text: &str) -> Result<(), Problem> {
     const KEYS: [&str; 11] = [
         "name",
@@ -578,7 +578,7 @@ fn deadline(raw: &Spanned<SignedDuration>) -> Result<SignedDuration, Problem> {
     Err((raw.span(), format!("a deadline of {deadline:#} is out of range; write one from 1s to 8784h")))
 }
 
-/// Whole days: DynamoDB may remove a record a few days late, so anything finer would promise too much.
+/// Whole days, because DynamoDB may remove a record days late, so a finer unit would mislead.
 fn retention(raw: &Spanned<String>) -> Result<u16, Problem> {
     let text = raw.get_ref();
     let days = text.strip_suffix('d').and_then(|days| days.parse().ok());
@@ -592,7 +592,7 @@ fn retention(raw: &Spanned<String>) -> Result<u16, Problem> {
     })
 }
 
-/// The edges of a step, each step before it once.
+/// A step's edges, one per step before it.
 fn after(raw: &RawStep, index: usize, names: &[&str]) -> Result<Vec<After>, Problem> {
     let name = raw.name.get_ref();
     let mut all: Vec<After> = Vec::new();
@@ -664,7 +664,7 @@ fn replace(config: &mut Map<String, Value>, name: &str, value: &Value) -> Result
     Ok(())
 }
 
-/// What the steps of a file are read with.
+/// The context for reading a file's steps.
 #[derive(Clone, Copy)]
 struct Around<'a> {
     known: Known<'a>,
@@ -672,7 +672,7 @@ struct Around<'a> {
     hosts: &'a Hosts,
 }
 
-/// Who does a step or an undo: the named agent, or the agent that calls URLs and AWS, with the call.
+/// Who does a step or an undo: the named agent, or the agent for URLs and AWS, with its call.
 #[derive(Default)]
 struct Doer {
     agent: String,
@@ -680,7 +680,7 @@ struct Doer {
     aws: Option<Aws>,
 }
 
-/// The keys of which a step or an undo has one.
+/// A step or an undo has one of these keys.
 struct Given<'a> {
     agent: Option<&'a Spanned<String>>,
     http: Option<&'a Spanned<RawHttp>>,
@@ -698,7 +698,7 @@ impl<'a> Given<'a> {
         Self { agent: agent.as_ref(), http: http.as_ref(), lambda: lambda.as_ref(), aws: aws.as_ref() }
     }
 
-    /// `None` if the file says nothing. `of` is the call that an undo undoes.
+    /// `None` if no key is given. For an undo, `of` is the step's call.
     fn doer(self, of: Option<&Http>, around: Around<'_>) -> Result<Option<Doer>, Problem> {
         let keys = [
             ("agent", self.agent.map(Spanned::span)),
@@ -750,7 +750,7 @@ fn check_agent(agent: &Spanned<String>, known: Known<'_>) -> Result<(), Problem>
 
 /// The positions along one cycle of `after` entries, if there is one.
 fn find_cycle(steps: &[Step]) -> Option<Vec<usize>> {
-    // Remove steps whose predecessors are all removed, until no more can be: what remains contains a cycle.
+    // Remove steps without remaining predecessors as long as there are any. The rest contains a cycle.
     let mut left: Vec<usize> = (0..steps.len()).collect();
     loop {
         let before = left.len();

@@ -6,7 +6,7 @@ use std::str::FromStr;
 const MAX_HOST: usize = 253;
 const MAX_LABEL: usize = 63;
 
-/// The allow-list of a deployment: names such as `hooks.example.com`, and `*.example.com` for all below a name.
+/// A deployment's allow-list: names such as `hooks.example.com`, and `*.example.com` for all names below one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hosts(Vec<String>);
 
@@ -23,7 +23,7 @@ impl Hosts {
         self.0.is_empty()
     }
 
-    /// Whether a call may go to `host`, as a parsed URL has it: in lower case, without a port. An address is no name.
+    /// Whether a call may go to `host`, as a parsed URL has it: in lower case, without a port. Addresses are refused.
     #[must_use]
     pub fn allows(&self, host: &str) -> bool {
         is_name(host)
@@ -42,7 +42,7 @@ impl FromStr for Hosts {
         let mut all = Vec::new();
         for entry in text.split(',').map(str::trim).filter(|entry| !entry.is_empty()) {
             let name = entry.strip_prefix("*.").unwrap_or(entry);
-            // Everything below `com` is everything.
+            // `*.com` would allow nearly all.
             let is_wide = name != entry && !name.contains('.');
             if is_wide || !is_name(name) || name.contains(|c: char| c.is_ascii_uppercase()) {
                 return Err(format!(
@@ -59,7 +59,7 @@ impl FromStr for Hosts {
     }
 }
 
-/// Whether every part of `text` can be part of a host's name. Letters of other alphabets cannot: they come encoded.
+/// Whether every part of `text` fits in a host's name. Other alphabets' letters do not, because they come encoded.
 #[must_use]
 pub fn is_part(text: &str) -> bool {
     let is_label = |label: &str| {
@@ -72,7 +72,7 @@ pub fn is_part(text: &str) -> bool {
     text.len() <= MAX_HOST && text.split('.').all(is_label)
 }
 
-/// Whether `text` is a host's name and no address: a name whose last part begins with a digit may be read as a number.
+/// Whether `text` is a host's name and no address. A name whose last part begins with a digit may be read as one.
 fn is_name(text: &str) -> bool {
     is_part(text) && text.rsplit('.').next().is_some_and(|last| last.starts_with(|c: char| c.is_ascii_alphabetic()))
 }

@@ -1,7 +1,7 @@
-//! A step whose agent is only a URL: the call as the workflow file describes it, and what its answer means.
+//! A step that calls a URL: the call as the workflow file describes it, and what its answer means.
 //!
-//! The description travels in the request, taken from the definition that the task is pinned to. It names secrets but
-//! never contains them: the agent that makes the call looks them up.
+//! The request carries this description, from the definition that the task is pinned to. It names secrets but never
+//! contains them; the agent that makes the call looks them up.
 
 use super::hosts::is_part;
 use crate::expression::{Expression, Mapping, Mistake, Names, Part, Template};
@@ -13,16 +13,15 @@ use std::net::{IpAddr, Ipv4Addr};
 
 /// Name of the agent that makes these calls.
 pub const AGENT: &str = "http";
-/// Longest description of a call, in bytes of JSON. It is part of the definition, twice for a step with an undo, and a
-/// definition must stay below DynamoDB's 400 KB.
+/// Longest description of a call, in bytes of JSON. A definition has one or, with an undo, two per step, and must stay
+/// below DynamoDB's 400 KB.
 pub const MAX_BYTES: usize = 2048;
 /// Longest URL, and longest value of a header, in bytes, once expressions are replaced.
 pub const MAX_URL: usize = 2048;
 /// Names that a URL and a header may contain in braces, besides `secret:NAME`.
 pub const PLACEHOLDERS: [&str; 2] = ["order_id", "step"];
 
-/// The header with the key of a call. A file may set another value than the usual one, which names order, step and
-/// direction.
+/// The header with a call's key. A file may replace the usual value, which names order, step and direction.
 pub const IDEMPOTENCY_KEY: &str = "idempotency-key";
 
 /// A call over HTTP.
@@ -36,7 +35,8 @@ pub struct Http {
     /// Appended to the URL; in a request it is part of the URL.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub query: BTreeMap<String, Template>,
-    /// By lower-case name; values may contain `{order_id}`, `{step}`, `{secret:NAME}` and, but for requests, expressions.
+    /// By lower-case name. Values may have `{order_id}`, `{step}`, `{secret:NAME}` and, except in requests,
+    /// expressions.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub headers: BTreeMap<String, Template>,
     /// How the step's `with` is sent; `None` sends the usual envelope.
@@ -54,7 +54,7 @@ pub struct Http {
     /// Statuses after which the same call may succeed later.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub transient: Vec<Status>,
-    /// Statuses after which it never will.
+    /// Statuses after which it cannot.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub permanent: Vec<Status>,
 }
@@ -76,7 +76,7 @@ pub enum Meaning {
     Done,
     /// The same call may succeed later.
     Transient,
-    /// It never will.
+    /// It cannot.
     Permanent,
 }
 
@@ -145,14 +145,14 @@ impl Http {
     /// This call with every expression replaced by its value, as a request contains it.
     ///
     /// # Errors
-    /// An expression has no value here, or one that does not belong where it stands.
+    /// An expression has no value here, or one that is unfit for its place.
     pub fn resolved(&self, names: &Names<'_>) -> Result<Self, Mistake> {
         let mut url = String::new();
         let site = self.site().len();
         for (n, part) in self.url.parts().iter().enumerate() {
             match part {
                 Part::Literal(text) => url.push_str(text),
-                // The site ends with a literal, unless the URL ends with its host.
+                // Parts before `site` are the host's.
                 Part::Expression(expression) if n < site => {
                     let value = plain(expression, &expression.evaluate(names)?, "a URL")?;
                     if !is_part(&value) {
@@ -169,7 +169,7 @@ impl Http {
                 }
             }
         }
-        // A client removes these segments, and would call another path.
+        // A client would remove these segments and call another path.
         let path = url.split(['?', '#']).next().unwrap_or_default();
         if !self.url.is_constant() && path.split('/').any(|segment| matches!(segment, "." | "..")) {
             return Err(Mistake(format!("the URL `{}` would contain a segment `.` or `..`", self.url.text())));
@@ -234,8 +234,8 @@ pub fn secret(placeholder: &str) -> Option<&str> {
     placeholder.strip_prefix("secret:")
 }
 
-/// What a status means unless the file says otherwise (RFC 9110, and RFC 8470 for 425). What a DELETE does not find is
-/// gone: a repeated call meets the result of the first one.
+/// What a status means unless the file says otherwise (RFC 9110, and RFC 8470 for 425). A DELETE that finds nothing is
+/// done: a repeated call meets its first result.
 #[must_use]
 pub fn usual(method: &str, status: u16) -> Meaning {
     match status {
@@ -288,11 +288,11 @@ pub fn encoded(value: &str) -> String {
     text
 }
 
-/// Whether an agent may call this address. Link-local addresses serve the machine itself: above all the service that
-/// hands out the credentials of its role. `loopback` allows this machine itself.
+/// Whether an agent may call this address. Link-local addresses serve the machine itself; above all, one hands out its
+/// role's credentials. `loopback` allows this machine itself.
 #[must_use]
 pub fn may_call(address: IpAddr, loopback: bool) -> bool {
-    /// Prefix of a machine's own services over IPv6: metadata, credentials, names, time (AWS, EC2 user guide).
+    /// IPv6 prefix of a machine's own services: metadata, credentials, names, time (AWS, EC2 user guide).
     const OWN_SERVICES: [u16; 2] = [0xfd00, 0xec2];
     let v4 = |ip: Ipv4Addr| !ip.is_link_local() && !ip.is_unspecified() && !ip.is_broadcast() && !ip.is_multicast();
     let is_callable = match address.to_canonical() {
@@ -417,7 +417,7 @@ mod tests {
         }
     }
 
-    // The addresses of a machine's own link, in every spelling of them.
+    // A machine's link-local addresses, in every spelling.
     #[test]
     fn what_is_on_the_link_is_never_called() {
         let table = [

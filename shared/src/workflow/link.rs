@@ -1,5 +1,5 @@
-//! Links: addresses with which whoever has one sends the event of a step, without signing in. A link says nothing about who
-//! uses it, so it never counts as a person.
+//! Links: whoever has one can send a step's event without signing in. A link does not tell who uses it, so it never
+//! counts as a person.
 
 use super::accept::token;
 use super::{Step, Workflow};
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::borrow::Cow;
 
-/// What a person sees who opens the link of a step.
+/// What a step's link shows to whoever opens it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Link {
     /// The question. It reads `input`, `config` and `order`.
@@ -30,18 +30,18 @@ impl Link {
     }
 }
 
-/// No callback has such a token: a step's name has no colon.
+/// No callback's scope: steps' names have no colon.
 fn of(step: &str) -> String {
     format!("link:{step}")
 }
 
-/// The link of `step`, below `base`. It contains a token that only the order's `secret` leads to.
+/// The link of `step`, below `base`. It contains a token made from the order's `secret`.
 #[must_use]
 pub fn address(base: &str, id: &Id, step: &str, secret: &str) -> String {
     format!("{}/links/{id}/{step}/{}", base.trim_end_matches('/'), token(secret, &of(step)))
 }
 
-/// Whether `given` is the token in the link of this step. Takes the same time wherever it differs.
+/// Whether `given` is the token in this step's link. Takes constant time.
 #[must_use]
 pub fn is_token(given: &str, secret: &str, step: &str) -> bool {
     super::accept::is_token(given, secret, &of(step))
@@ -74,7 +74,7 @@ impl Workflow {
             .with("config", Cow::Owned(Value::Object(self.config.clone())))
             .with("order", Cow::Owned(order(task)));
         let name = task.reference.as_deref().unwrap_or(&task.id.0);
-        // A question without a value must not keep anybody from answering.
+        // A question without a value must not prevent an answer.
         let asked = link.ask.as_ref().and_then(|ask| ask.text_of(&names).ok());
         Some(asked.unwrap_or_else(|| format!("Order {name} waits for the event {event}.")))
     }

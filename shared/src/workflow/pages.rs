@@ -1,7 +1,7 @@
 //! Steps that collect a list page by page: each answer has the items of one page and the cursor of the next.
 //!
-//! What an answer means is part of the step's mapping of its output, to a table with [`ITEMS`] and [`NEXT`]. So the agent that calls URLs and AWS reads pages
-//! like any other answer, and sends on no more of them than the items.
+//! The step's mapping of its output makes an answer a table with [`ITEMS`] and [`NEXT`]. So the agent for URLs and AWS
+//! reads pages like any answer, and sends on only the items and the cursor.
 
 use crate::items::MAX_ITEMS;
 use crate::outputs::MAX_BESIDE;
@@ -15,8 +15,8 @@ pub const NEXT: &str = "next";
 pub const MAX_PAGES: u32 = 1000;
 /// Longest cursor, in bytes of JSON.
 pub const MAX_CURSOR: usize = 1024;
-/// Longest part of a list in the record, in bytes of JSON. With the next page it becomes a list beside the record, so that there are at most
-/// [`MAX_BESIDE`] / `MAX_TAIL` of these.
+/// Longest part of a list in the record, in bytes of JSON. Beyond it, the part moves beside the record, so that there
+/// are at most [`MAX_BESIDE`] / `MAX_TAIL` lists.
 pub const MAX_TAIL: usize = 8 * 1024;
 
 /// One page.
@@ -27,10 +27,10 @@ pub(crate) struct Page {
 }
 
 impl Page {
-    /// The page that was asked for with the cursor `asked`, from what is kept of its answer.
+    /// The page requested with the cursor `asked`, from the kept part of its answer.
     ///
     /// # Errors
-    /// It is no page, or the next one is this one again, in words.
+    /// In words: it is no page, or leads to itself.
     pub(crate) fn read(kept: Value, asked: Option<&Value>) -> Result<Self, String> {
         let Value::Object(mut kept) = kept else {
             return Err("the answer has no `items`".into());

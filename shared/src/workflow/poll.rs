@@ -1,4 +1,4 @@
-//! Steps that look again and again until an answer says that the work is done.
+//! Steps that repeat a call until an answer says that the work is done.
 
 use super::Step;
 use super::aws::Aws;
@@ -13,24 +13,24 @@ use serde::{Deserialize, Serialize};
 pub struct Poll {
     /// From the answer of one look to the next look.
     pub every: SignedDuration,
-    /// From the first look until no further one begins.
+    /// From the first look to the last possible one.
     #[serde(rename = "for")]
     pub within: SignedDuration,
     /// Whether operators are alerted once half of the time has passed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub alert: bool,
-    /// What an answer is held against.
+    /// The conditions on an answer.
     #[serde(flatten)]
     pub look: Look,
 }
 
-/// The conditions of a step that polls. They read `answer`, and of a URL and of AWS also `status` and `header`; what an
-/// answer does not have yet makes a condition false.
+/// The conditions of a step that polls. They read `answer` and, for a URL and AWS, `status` and `header`. A value that
+/// the answer lacks makes a condition false.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Look {
     /// The work is done.
     pub done: Expression,
-    /// It failed for good. Asked before `done`.
+    /// It failed for good. Goes before `done`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed: Option<Expression>,
 }
@@ -50,7 +50,7 @@ impl Look {
     /// What an answer with these names means.
     ///
     /// # Errors
-    /// A condition has no value, for another reason than that something is not there.
+    /// A condition has no value, for a reason other than a missing value.
     pub fn judge(&self, names: &Names<'_>) -> Result<Found, Mistake> {
         let no = |key: &str, error: Mistake| Mistake(format!("`{key}` of `poll`: {error}"));
         if let Some(failed) = &self.failed {
@@ -70,8 +70,8 @@ impl Look {
 }
 
 impl Step {
-    /// Whether it polls with a call that changes nothing, so that the next look can be sent ahead of its time, and an undo
-    /// need not wait for it.
+    /// Whether it polls with a call that changes nothing, so that the next look can be claimed early, and an undo need
+    /// not wait for it.
     #[must_use]
     pub fn looks_safely(&self) -> bool {
         let is_read = |aws: &Aws| {

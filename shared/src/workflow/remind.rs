@@ -15,7 +15,7 @@ pub const REMINDER_TIMEOUT: SignedDuration = SignedDuration::from_mins(1);
 /// Who reminds, how often, and with what.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Remind {
-    /// From the time at which the step begins to wait, and from each reminder to the next.
+    /// From the beginning of the wait to the first reminder, and between reminders.
     pub every: SignedDuration,
     /// Most reminders of one wait.
     pub times: u32,
@@ -35,7 +35,7 @@ pub struct Remind {
 }
 
 impl Step {
-    /// Whether operators are alerted once half of the time has passed for which it waits for somebody.
+    /// Whether operators are alerted once half of its time to wait for somebody has passed.
     #[must_use]
     pub fn alerts(&self) -> bool {
         self.wait.as_ref().and_then(Wait::event).is_some_and(|event| event.alert)
@@ -58,7 +58,7 @@ impl Step {
         self.wait.as_ref().map(Wait::words).or(accepted).or(polls)
     }
 
-    /// What an agent does to remind somebody of this step.
+    /// An agent's work to remind somebody of this step.
     #[must_use]
     pub fn reminder(&self) -> Option<Work<'_>> {
         self.remind.as_ref().map(|remind| Work {

@@ -31,10 +31,10 @@ pub struct Awaited {
     /// An event for which this is false is refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub take: Option<Expression>,
-    /// One that comes before the step waits is refused too, and not kept for it.
+    /// An event that comes before the step waits is refused, not kept.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub refuse_early: bool,
-    /// Of how many people it needs an event, if it counts them.
+    /// How many people must send it, if they count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub people: Option<u8>,
     /// Whether operators are alerted once half of the time has passed.
@@ -43,16 +43,16 @@ pub struct Awaited {
     /// An event for which this is true is taken, and the step fails.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed: Option<Expression>,
-    /// What whoever has its link sees.
+    /// What its link shows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub link: Option<Link>,
 }
 
-/// Most people of whom one step needs an event.
+/// Most people who must send one step's event.
 pub const MAX_PEOPLE: u8 = 10;
 
 impl Wait {
-    /// When the wait ends of a step whose turn came at `now`, and whose timeout this is.
+    /// When the wait of a step with this `timeout` ends if its turn came at `now`.
     ///
     /// # Errors
     /// There is no such time, or it is more than [`MAX_WAIT`] away.
@@ -61,7 +61,7 @@ impl Wait {
         self.end_of(&mapping.evaluate(names)?, now).map_err(|why| Mistake(format!("`{}`: {why}", self.key())))
     }
 
-    /// The same if the step waits for `value`.
+    /// [`Wait::end`] for the value `value`.
     ///
     /// # Errors
     /// The second half of a sentence about `value`.
@@ -206,12 +206,12 @@ mod tests {
         ] {
             assert_eq!(ends(&wait, value), end);
         }
-        // How it is written depends on the features of serde_json that the build switches on.
+        // Its spelling depends on the features of serde_json in this build.
         assert!(ends(&wait, json!(1e300)).contains("is not a duration"));
         for (value, end) in [
             (json!("2026-02-01T10:00:00+02:00"), "2026-02-01T08:00:00Z"),
             (json!(1769846400), "2026-01-31T08:00:00Z"),
-            // Past is at once.
+            // A past time.
             (json!("2020-01-01T00:00:00Z"), "2020-01-01T00:00:00Z"),
             (json!("2030-01-01T00:00:00Z"), "\"2030-01-01T00:00:00Z\" is more than 366 days away; write a nearer time"),
         ] {

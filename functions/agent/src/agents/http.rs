@@ -23,9 +23,9 @@ use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
 use url::form_urlencoded;
 
-/// The agent of steps that are a call: of a URL, with secrets filled in, or of AWS, signed.
+/// The agent of steps that call a URL, with secrets filled in, or AWS, signed.
 pub struct Http {
-    /// Created for the first call: it reads the machine's root certificates, a large part of a cold start.
+    /// Created for the first call: reading root certificates takes a large part of a cold start.
     client: OnceLock<Client>,
     secrets: Arc<Secrets>,
     aws: Arc<Aws>,
@@ -33,8 +33,8 @@ pub struct Http {
 }
 
 impl Http {
-    /// An agent that looks up secrets, calls AWS, and calls a host that comes with an order as `means` say. If the secrets
-    /// are in the cloud, it calls no URL of its own machine.
+    /// An agent that looks up secrets, calls AWS and allows hosts from orders as `means` say. If the secrets are in the
+    /// cloud, it calls no URL of its own machine.
     #[must_use]
     pub fn new(means: &Means) -> Self {
         let Means { secrets, aws, hosts } = means.clone();
@@ -55,7 +55,7 @@ impl Http {
         }
         let Call { request, time_left } = call;
         let call = over_http(request)?;
-        // At most half of the time: a wait for all of it would count against the host.
+        // At most half of the time: all of it would count against the host.
         let secrets = tokio::time::timeout(time_left / 2, self.look_up(call)).await;
         let secrets =
             secrets.unwrap_or_else(|_| Err(unready("the secrets of the step could not be read in time".into())))?;
@@ -70,7 +70,7 @@ impl Http {
     /// What is sent for `request`, with the name of each secret in place of its value.
     ///
     /// # Errors
-    /// What the order's data make impossible to send, as for a call.
+    /// The order's data cannot be sent, as for a call.
     pub fn written(&self, request: &Request) -> Result<reqwest::Request, AgentError> {
         let call = over_http(request)?;
         let names = call.secrets().map(|name| (name, format!("{{secret:{name}}}"))).collect();
@@ -110,7 +110,7 @@ impl Http {
         let method = method.map_err(|_| refused(format!("`{}` is not an HTTP method", call.method)))?;
         let has_body = [Method::POST, Method::PUT, Method::PATCH].contains(&method);
         let asked = with_headers(self.client().request(method, url), request);
-        // These replace: a file may set an idempotency key of its own.
+        // These replace: a file may set its own idempotency key.
         let asked = asked.headers(headers(call, request, secrets)?);
         Ok(if has_body { asked.body(body(call, request)?) } else { asked })
     }
@@ -136,7 +136,7 @@ impl Agent for Http {
         http::AGENT
     }
 
-    /// Host and port: it is a machine that fails or is slow, not one of its paths. Of AWS, a function or a service.
+    /// Host and port, because a machine fails or is slow, not one of its paths. For AWS, a function or a service.
     fn remote(&self, request: &Request) -> Option<String> {
         if let Some(aws) = &request.aws {
             let service = aws.action.split(':').next().unwrap_or_default();
@@ -153,7 +153,7 @@ impl Agent for Http {
     }
 }
 
-/// The call that `request` contains. This version knows URL steps; the scheduler that sent it may not.
+/// The call that `request` contains. This version knows URL steps, but the sending scheduler may not.
 fn over_http(request: &Request) -> Result<&http::Http, AgentError> {
     let missing = || unready("the request contains no URL, because an earlier version of the scheduler sent it".into());
     request.over_http().ok_or_else(missing)
@@ -186,10 +186,10 @@ pub(crate) async fn understood(
     Ok(mask.value(output))
 }
 
-/// Whether an answer that means done says that the work is done, where the step asks for more than the status.
+/// Whether an answer with a good status says that the work is done, if the step has more conditions.
 ///
 /// # Errors
-/// It is only accepted, it is not done yet, it failed, or a condition has no value.
+/// The work is only accepted, not done yet or failed, or a condition has no value.
 pub(crate) fn judge(
     request: &Request,
     status: u16,
@@ -220,7 +220,7 @@ pub(crate) fn judge(
     }
 }
 
-/// Not called, and no attempt at this call will be.
+/// Not called, nor will later attempts be.
 fn refused(error: String) -> AgentError {
     not_called(error, true)
 }
@@ -230,7 +230,7 @@ fn unready(error: String) -> AgentError {
     not_called(error, false)
 }
 
-/// The host if it is an address and not a name: the resolver is not asked for an address.
+/// The host if it is an address, for which the resolver is not asked.
 fn address(url: &Url) -> Option<IpAddr> {
     url.host_str()?.trim_matches(['[', ']']).parse().ok()
 }
@@ -250,7 +250,7 @@ fn body(call: &http::Http, request: &Request) -> Result<String, AgentError> {
     }
 }
 
-/// A table as `application/x-www-form-urlencoded`. What is inside a table or a list gets a name such as `card[number]` or
+/// A table as `application/x-www-form-urlencoded`. Values inside tables and lists get names such as `card[number]` or
 /// `items[0][price]`, as payment providers read it.
 fn form(input: &Value) -> Result<String, String> {
     fn add(name: &str, value: &Value, pairs: &mut form_urlencoded::Serializer<'_, String>) {
@@ -272,7 +272,7 @@ fn form(input: &Value) -> Result<String, String> {
     Ok(pairs.finish())
 }
 
-/// What a call is sent if its workflow file maps nothing.
+/// The body of a call if its workflow file maps nothing.
 pub(crate) fn envelope(request: &Request) -> Value {
     let mut body =
         json!({"order_id": request.task_id, "step": request.step, "tenant": request.tenant, "input": request.input});
@@ -297,7 +297,7 @@ pub(crate) fn header(headers: &HeaderMap) -> Value {
     Value::Object(texts.collect())
 }
 
-/// What the step's `output` makes of an answer that means done.
+/// The step's `output` for an answer that means done.
 pub(crate) fn kept(
     keep: &Mapping,
     status: u16,
@@ -310,7 +310,7 @@ pub(crate) fn kept(
         return Ok(Value::Null);
     }
     let answer = if body.is_empty() { Value::Null } else { output(body, "", direction, mask)? };
-    // Masked before it is read: a part of a secret would not be recognised.
+    // Masked before it is read: a part of a secret would not be found.
     let names = Names::new()
         .with("answer", Cow::Owned(mask.value(answer)))
         .with("status", Cow::Owned(json!(status)))
@@ -344,7 +344,7 @@ fn headers(call: &http::Http, request: &Request, secrets: &BTreeMap<&str, String
     Ok(headers)
 }
 
-/// Resolves names, but not to what [`may_call`] forbids: the file that names a host does not say where it leads.
+/// Resolves names, but not to addresses that [`may_call`] forbids, because a file's host may lead anywhere.
 struct Resolver {
     loopback: bool,
 }

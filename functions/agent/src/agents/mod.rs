@@ -13,7 +13,7 @@ use shared::pools::Layout;
 use shared::workflow::hosts::Hosts;
 use std::sync::Arc;
 
-/// What the calls need that workflow files describe.
+/// What calls from workflow files need.
 #[derive(Clone, Default)]
 pub struct Means {
     /// Where secrets are.
@@ -24,8 +24,8 @@ pub struct Means {
     pub hosts: Hosts,
 }
 
-/// Every agent, calling its remote service below the URL that `url` gives for its name. `means` are for calls that
-/// workflow files describe.
+/// Every agent, calling its remote service below the URL that `url` gives for its name. `means` are for calls from
+/// workflow files.
 #[must_use]
 pub fn all(url: impl Fn(&str) -> String, means: &Means) -> Vec<Arc<dyn Agent>> {
     let http = client();
@@ -41,8 +41,8 @@ pub fn all(url: impl Fn(&str) -> String, means: &Means) -> Vec<Arc<dyn Agent>> {
     ]
 }
 
-/// An agent for each pool in `layout` that is not named like its agent: the pool's name, and the agent, calling its
-/// remote service below the URL that `url` gives for agent and pool.
+/// For each pool in `layout` that is not named like its agent: the pool's name, and an agent that calls its remote
+/// service below the URL that `url` gives for agent and pool.
 #[must_use]
 pub fn in_pools(layout: &Layout, url: impl Fn(&str, &str) -> String, means: &Means) -> Vec<(String, Arc<dyn Agent>)> {
     let pools = layout.iter().flat_map(|(agent, pools)| pools.iter().map(move |pool| (agent, pool)));

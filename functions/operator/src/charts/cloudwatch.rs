@@ -30,7 +30,7 @@ struct Found {
     values: Vec<f64>,
 }
 
-/// What to ask for: a metric of the stack, the sum of all workflows, or each agent.
+/// The query: a metric of the stack, the sum of all workflows, or each agent.
 fn query(n: usize, metric: &Metric, stack: &str) -> Value {
     let id = format!("m{n}");
     let Some(label) = metric.label else {
@@ -50,11 +50,11 @@ fn query(n: usize, metric: &Metric, stack: &str) -> Value {
 /// The lines of the hour until the minute `until`, those of agents only if they have any.
 ///
 /// # Errors
-/// CloudWatch did not answer, or not as it is documented.
+/// CloudWatch did not answer, or not as documented.
 pub async fn last_hour(clients: &Clients, stack: &str, until: i64) -> Result<Vec<Line>, String> {
     let region = clients.sdk.region().ok_or("no Region is configured")?.as_ref();
     let queries: Vec<_> = CHARTED.iter().enumerate().map(|(n, metric)| query(n, metric, stack)).collect();
-    // An age is reported when it changes. One that did not change for an hour more is not told.
+    // An age is reported only when it changes, so this asks for an hour more.
     let (start, end) = ((until + 1 - 2 * MINUTES as i64) * 60, (until + 1) * 60);
     let mut found: BTreeMap<(usize, Option<String>), BTreeMap<i64, f64>> = BTreeMap::new();
     let mut next: Option<String> = None;
@@ -94,7 +94,7 @@ fn of(n: usize) -> Option<(usize, &'static Metric)> {
     CHARTED.get(n).map(|metric| (n, *metric))
 }
 
-/// What to do if it is not allowed.
+/// Says what to do if denied.
 fn denied(why: String) -> String {
     let hint = if why.contains("status 4") { ": the function's role needs cloudwatch:GetMetricData" } else { "" };
     format!("{why}{hint}")

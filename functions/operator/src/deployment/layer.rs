@@ -7,7 +7,7 @@ use serde_json::Value;
 use std::time::Duration;
 use stepwarden_aws::Clients;
 
-/// Attempts at the answer. Without one CloudFormation waits for as long as the template says.
+/// Attempts at the answer. Without it, CloudFormation waits as long as the template says.
 const ATTEMPTS: usize = 3;
 
 /// Answers a request of CloudFormation. `is_active`: whether this Region is the one that takes orders.
@@ -33,7 +33,7 @@ pub async fn handle(operator: &Operator, clients: &Clients, is_active: bool, req
     }
     let body = serde_json::to_vec(&request.answer(result)).expect("an answer has only string keys");
     for attempt in 1.. {
-        // Without a media type: the URL's signature covers an empty one.
+        // Without a media type, as the URL's signature requires.
         let put = http::Request::put(&request.response_url).body(body.clone()).map_err(|e| e.to_string())?;
         let why = match call(clients, put).await {
             Ok(_) => break,
@@ -65,8 +65,8 @@ async fn answered(operator: &Operator, clients: &Clients, request: &Request) -> 
         // Files that cannot be read were not deployed.
         Err(why) => vec![format!("nothing was reverted: {why}")],
     };
-    // A Delete means that the stack could not be made: the template keeps the resource at the end of the stack's life. Definitions
-    // are never removed, because orders may need them.
+    // A Delete means that the stack could not be made, because the template keeps the resource of a deleted stack.
+    // Definitions are never removed, because orders may need them.
     if !is_deleted {
         let files = files(clients, request, new).await?;
         changes.extend(operator.deploy(&files, deployment).await?);
@@ -77,8 +77,8 @@ async fn answered(operator: &Operator, clients: &Clients, request: &Request) -> 
     Ok(changes)
 }
 
-/// Whether CloudFormation waits at this URL, as far as it tells: a presigned one of S3, or one at the port of the `endpoint` that
-/// stands for AWS. Emulators have several names for their host.
+/// Whether this can be CloudFormation's URL: a presigned one of S3, or one at the port of the emulator's `endpoint`.
+/// Emulators have several names for their host.
 fn is_cloudformations(url: &str, request: &Request, endpoint: Option<&str>) -> bool {
     let Ok(uri) = url.parse::<http::Uri>() else { return false };
     let Some(authority) = uri.authority() else { return false };
@@ -130,7 +130,7 @@ fn unpacked(archive: &[u8]) -> Result<Vec<File>, String> {
         Ok(bytes(at, count)?.iter().rev().fold(0, |number, byte| number << 8 | usize::from(*byte)))
     };
     let end = (0..archive.len()).rev().find(|at| archive[*at..].starts_with(END)).ok_or_else(broken)?;
-    // The record at the end has 22 bytes. One that is cut may still say what is read here.
+    // The record at the end has 22 bytes. If cut, it may still have the fields read here.
     bytes(end, 22)?;
     let count = number(end + 10, 2)?;
     let mut at: usize = number(end + 16, 4)?;
@@ -144,7 +144,7 @@ fn unpacked(archive: &[u8]) -> Result<Vec<File>, String> {
         let (name, extra, comment) = (number(at + 28, 2)?, number(at + 30, 2)?, number(at + 32, 2)?);
         let named = str::from_utf8(bytes(at + 46, name)?).map_err(|_| broken())?;
         at += 46 + name + extra + comment;
-        // Editors and archivers keep files of their own beside those of a person.
+        // Editors and archivers add hidden files.
         if !named.ends_with(".toml") || named.split('/').any(|part| part.starts_with('.')) {
             continue;
         }
@@ -183,7 +183,7 @@ mod tests {
         assert_eq!(files[1].toml, "name = \"d\"\n# é");
     }
 
-    // Passed over in silence, it would be missing without a word.
+    // If ignored, it would be missing without a word.
     #[test]
     fn a_workflow_file_in_a_folder_below_is_refused() {
         let mut archive = ARCHIVE.to_vec();
@@ -195,7 +195,7 @@ mod tests {
         assert!(unpacked(&archive).unwrap_err().starts_with("e/f.toml: is in a subfolder"));
     }
 
-    // Whoever may invoke the function may not make it send anything anywhere.
+    // Whoever may invoke the function must not make it send to any address.
     #[test]
     fn an_answer_goes_to_s3_or_to_the_endpoint_that_stands_for_it() {
         let good = |url: &str, region: &str, endpoint: Option<&str>| {

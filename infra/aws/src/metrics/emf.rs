@@ -15,16 +15,16 @@ pub const STACK: &str = "stack";
 /// A metric's name, its kind, and the values to report.
 type Told = (&'static str, Kind, Vec<f64>);
 
-/// Writes what was counted since the last flush to standard output, at the end of an invocation; if nothing, no line.
+/// Writes what was counted since the last flush, if anything, to standard output, at the end of an invocation.
 pub fn flush(stack: &str) {
     let lines = lines(&mut registry(), stack, Timestamp::now());
     if !lines.is_empty() {
-        // If nothing reads the output, no metric is missed.
+        // Without a reader of it, nobody misses a metric.
         let _ = std::io::stdout().lock().write_all(lines.as_bytes());
     }
 }
 
-/// One line, or several if a label has several values: in a line each dimension has one value.
+/// One line, or one per value of a label, because in a line each dimension has one value.
 fn lines(registry: &mut Registry, stack: &str, now: Timestamp) -> String {
     // By label, then by its value: the metrics that have values to report.
     let mut told: BTreeMap<Option<&str>, BTreeMap<String, Vec<Told>>> = BTreeMap::new();

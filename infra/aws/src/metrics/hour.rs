@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, VecDeque};
 /// Points of a line, one a minute.
 pub const MINUTES: usize = 60;
 
-/// The metrics that are charted. Of those with the label `workflow` the chart shows the sum.
+/// The charted metrics. For those with the label `workflow` the chart shows the sum.
 pub static CHARTED: [&Metric; 9] = [
     &ORDERS_ACCEPTED,
     &ORDERS_PROCESSED,
@@ -45,8 +45,7 @@ impl Metric {
         self.label == Some("agent")
     }
 
-    /// A line out of values by minute, the last of which is `until`. A minute without a count is zero; an age stays until
-    /// another one is told.
+    /// A line from values by minute, up to `until`. A minute without a count is zero; an age stays until the next.
     #[must_use]
     pub fn line(&self, agent: Option<String>, until: i64, values: &BTreeMap<i64, f64>) -> Line {
         let from = until + 1 - MINUTES as i64;
@@ -72,7 +71,7 @@ pub(super) struct Minutes(VecDeque<(i64, f64)>);
 impl Minutes {
     pub(super) fn record(&mut self, minute: i64, kind: Kind, number: f64) {
         match self.0.back_mut() {
-            // A clock that was set back moves nothing: the value counts for the latest minute.
+            // If the clock was set back, the value counts for the latest minute.
             Some((last, value)) if *last >= minute => {
                 *value = if kind == Kind::Counter { *value + number } else { number }
             }

@@ -17,8 +17,7 @@ use shared::time::Timestamp;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Maximum number of values of a label; further ones count as [`OTHER`]. Names come from workflow files, which people
-/// write.
+/// Maximum number of values of a label; further ones count as [`OTHER`]. People choose the names, in workflow files.
 const MAX_VALUES: usize = 200;
 /// Label of all values beyond [`MAX_VALUES`].
 const OTHER: &str = "other";
@@ -90,7 +89,7 @@ struct Series {
     metric: &'static Metric,
     /// The counter or the gauge, or the sum of all times.
     value: f64,
-    /// For a histogram: how many values were at most each of [`BUCKETS`], and how many there were.
+    /// For a histogram: how many values were at most each of [`BUCKETS`], and how many in all.
     buckets: [u64; BUCKETS.len()],
     count: u64,
     /// What the next flush reports: the sum, the latest value, or the times since the last one.

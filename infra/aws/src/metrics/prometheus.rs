@@ -38,7 +38,7 @@ fn text(registry: &Registry) -> String {
     text
 }
 
-/// Prometheus's naming: with a prefix, and the unit or `total` at the end. A present number has no unit.
+/// Prometheus's naming: a prefix, and the unit or `total` at the end. A [`Kind::Level`] has no unit.
 fn name(metric: &Metric) -> String {
     let end = match metric.kind {
         Kind::Counter => "_total",

@@ -1,5 +1,5 @@
 //! What every save reports: log lines about an order as a whole, counts of orders and steps, and links from spans to
-//! orders. A save that succeeded happened once, however often its message was delivered.
+//! orders. A successful save counts once, however often its message is delivered.
 
 use super::{
     ORDERS_ACCEPTED, ORDERS_IN_ERROR, ORDERS_PROCESSED, ORDERS_UNDONE, RECOVERY_LAG, STEP_ATTEMPTS, STEP_FAILURES,
@@ -17,7 +17,7 @@ pub fn observe(save: &Save<'_>, instance: &str) {
     let trace_id = trace_id(task.traceparent.as_deref());
     traces::acted_on(task.traceparent.as_deref());
     let Some((before, workflow)) = before else {
-        // It keeps a late instance from making an order that runs.
+        // Put as Undone, so that it can never run.
         if task.process_state().is_final() {
             return;
         }
@@ -38,7 +38,7 @@ pub fn observe(save: &Save<'_>, instance: &str) {
     };
     ended.add(&task.workflow);
     let state = state.name();
-    // The reason is in the order's history: the words of a remote service may quote what it was sent.
+    // The reason is only in the order's history, because a remote service may quote what it was sent.
     match state {
         "Error" => {
             tracing::error!(task.id = %task.id, workflow = %task.workflow, instance, trace_id, "stopped in Error")

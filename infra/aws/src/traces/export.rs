@@ -20,7 +20,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 /// Maximum number of waiting spans; further spans are dropped, and counted in the log.
 const MAX_WAITING: usize = 2048;
-/// Above this number spans are exported however slow the collector is; the rest is room for spans that end meanwhile.
+/// Above this number spans are exported even to a slow collector; the rest is room for spans that end meanwhile.
 const CROWDED: usize = MAX_WAITING / 2;
 /// Maximum number of links of a span. A span that acts on one order several times has one link to it.
 const MAX_LINKS: usize = 128;
@@ -30,13 +30,12 @@ const MAX_REPEATED_LINKS: u32 = 1024;
 const BATCH: usize = 512;
 /// How often the local system exports.
 const EVERY: Duration = Duration::from_secs(5);
-/// Longest wait for the collector: an invocation waits this long for its whole export, the local system for each
-/// request.
+/// Longest wait for the collector: of an invocation for its whole export, of the local system for each request.
 pub const PATIENCE: Duration = Duration::from_secs(2);
 /// With less time than this nothing is sent, because an export that is cut off is lost.
 const LEAST: Duration = Duration::from_millis(100);
-/// Pause after an export that the collector did not accept; without it every invocation would wait for [`PATIENCE`]. It
-/// doubles with each consecutive failure, up to [`MAX_HOLD_OFF`].
+/// Pause after a failed export; without it every invocation would wait for [`PATIENCE`]. It doubles with each
+/// consecutive failure, up to `MAX_HOLD_OFF`.
 pub const HOLD_OFF: Duration = Duration::from_secs(30);
 /// Longest of these pauses.
 pub const MAX_HOLD_OFF: Duration = Duration::from_secs(600);
@@ -55,11 +54,11 @@ struct Pipeline {
     outlet: Outlet<SpanExporter>,
 }
 
-/// From memory to the collector.
+/// Sends spans to the collector.
 struct Outlet<E> {
     exporter: E,
     waiting: Arc<Waiting>,
-    /// Why the last request failed; the exporter itself says only that it was the network.
+    /// Why the last request failed; the exporter itself says only "network".
     trouble: Trouble,
     /// Locked during an export, so there is one export at a time.
     pace: tokio::sync::Mutex<Pace>,
@@ -195,7 +194,7 @@ fn build(instance: &str) -> Result<Pipeline, ExporterBuildError> {
         .with_http()
         .with_http_client(transport)
         .with_protocol(Protocol::HttpBinary)
-        // With retries it would block the thread while it sleeps.
+        // Retries would block the thread while they sleep.
         .with_retry_policy(RetryPolicy::disabled())
         .build()?;
     let resource = resource(instance);
@@ -231,8 +230,8 @@ pub(super) fn tracer() -> Option<&'static SdkTracer> {
 }
 
 /// Exports ended spans for an invocation that is stopped at `deadline`: within [`PATIENCE`] and half of the remaining
-/// time, so that the invocation ends in time. Spans for which there is no time stay; spans that the collector does not
-/// accept in that time are lost.
+/// time, so that the invocation ends in time. Spans without time left stay; spans that the collector does not accept in
+/// time are lost.
 pub async fn flush_before(deadline: SystemTime) {
     let Some(Some(pipeline)) = PIPELINE.get() else { return };
     let left = deadline.duration_since(SystemTime::now()).unwrap_or_default();
@@ -272,7 +271,7 @@ impl<E: opentelemetry_sdk::trace::SpanExporter> Outlet<E> {
             None => Some(self.pace.lock().await),
         };
         let Some(mut pace) = locked else { return };
-        // Spans that end meanwhile are left, because there might be no end to them.
+        // Leave spans that end meanwhile, because they might never stop coming.
         let mut left = self.waiting.count();
         let mut least = LEAST;
         while left > 0 && pace.allows(is_last || self.waiting.count() > CROWDED) {

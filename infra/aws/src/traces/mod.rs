@@ -6,8 +6,7 @@
 //! to its sender. A sweep or an operator's act, which may change many orders, has a separate trace with a link to each
 //! of them.
 //!
-//! `docs/telemetry.md` lists spans and attributes. They contain names and numbers, and nothing that was submitted or
-//! returned.
+//! `docs/telemetry.md` lists spans and attributes. They contain names and numbers, but nothing submitted or returned.
 
 mod export;
 mod settings;
@@ -31,7 +30,7 @@ use tracing::span::Entered;
 #[derive(Debug)]
 #[must_use = "it ends when it is dropped"]
 pub struct Span {
-    /// Lines that are logged within it name its order.
+    /// Lines logged within it name its order.
     log: tracing::Span,
     /// Present if spans are exported.
     context: Option<Context>,
@@ -55,15 +54,15 @@ impl Span {
         Self { log: tracing::Span::none(), context }
     }
 
-    /// The same span, with a log span called `what`. It is enabled at every level, so that an error has the span's
-    /// fields even if only errors are logged.
+    /// This span with a log span called `what`, enabled at every level, so that an error has the span's fields even if
+    /// only errors are logged.
     pub fn logged(self, what: &'static str) -> Self {
         let (id, trace_id, name) = (Empty, Empty, Empty);
         let log = tracing::error_span!("message", what, task.id = id, trace_id, step.name = name, step.attempt = Empty);
         Self { log, ..self }
     }
 
-    /// The handling of a request to the API, by its method and the template of its path.
+    /// The handling of a request to the API, by method and path template.
     pub fn request(method: &'static str, route: &'static str, parent: Option<&str>) -> Self {
         let span = Self::begin(SpanKind::Server, parent, || format!("{method} {route}").into());
         span.set("http.request.method", method);
@@ -115,7 +114,7 @@ impl Span {
         span
     }
 
-    /// Work that no message or request caused.
+    /// Work without a causing request.
     pub fn own(name: &'static str) -> Self {
         Self::begin(SpanKind::Internal, None, || name.into())
     }
@@ -188,8 +187,7 @@ impl Span {
         }
     }
 
-    /// Links to the order of a message whose span is not in the order's trace, because not every message carries the
-    /// trace.
+    /// Links to the order of a message that does not carry the order's trace, so that this span is not in it.
     pub fn belongs_to(&self, order: Option<&str>) {
         self.log.record("trace_id", trace_id(order));
         if let Some(context) = &self.context {
@@ -203,7 +201,7 @@ impl Span {
         traceparent(self.context.as_ref()?)
     }
 
-    /// Does `work` within the span: what is logged, sent and called meanwhile names the span.
+    /// Does `work` within the span. Lines, messages and calls meanwhile name the span.
     pub async fn around<F: Future>(&self, work: F) -> F::Output {
         let work = work.instrument(self.log.clone());
         match &self.context {
@@ -240,7 +238,7 @@ fn say(context: &Context, name: &'static str, value: Value) {
     context.span().set_attribute(KeyValue::new(name, value));
 }
 
-/// Does `send` so that each message names the span of its order, or of a step of it, as its sender.
+/// Does `send`, with each message naming the span of its order, or of its step, as sender.
 pub async fn sending<F: Future>(senders: Senders, send: F) -> F::Output {
     if senders.is_empty() {
         return send.await;
@@ -301,7 +299,7 @@ mod tests {
     use opentelemetry_sdk::trace::SpanData;
     use std::sync::{Mutex, MutexGuard, PoisonError};
 
-    /// Locks the spans of the process for one test at a time.
+    /// Locks the process's spans for one test at a time.
     fn alone() -> MutexGuard<'static, ()> {
         static TURN: Mutex<()> = Mutex::new(());
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! Variables about spans that the SDK does not read, or whose mistakes it does not report.
+//! Variables about spans that the SDK ignores, or whose mistakes it does not report.
 
 use http::Uri;
 use opentelemetry_otlp::{OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_EXPORTER_OTLP_TRACES_ENDPOINT};
@@ -52,7 +52,7 @@ pub(super) fn wrong_sampler(lookup: impl Fn(&str) -> Option<String>) -> Option<&
     is_wrong.then_some(SAMPLER_ARG)
 }
 
-/// The variable that an error of the exporter is about; the error also contains the value, which must not be logged.
+/// The variable that an exporter's error is about. The error also has the value, which must not be logged.
 pub(super) fn named_by(error: &str) -> Option<&str> {
     error.split([':', ' ']).find(|word| word.starts_with("OTEL_"))
 }

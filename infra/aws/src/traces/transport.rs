@@ -1,4 +1,4 @@
-//! OTLP over the HTTP client that the AWS SDK brings, so that no function carries a second one.
+//! OTLP over the AWS SDK's HTTP client, so that no function has a second one.
 
 use crate::web;
 use async_trait::async_trait;
@@ -35,7 +35,7 @@ pub(super) struct Transport {
 }
 
 impl Transport {
-    /// The transport, and the place where it notes what went wrong: the exporter says only that it was the network.
+    /// The transport, and where it notes what went wrong, because the exporter says only "network".
     pub(super) fn new() -> (Self, Trouble) {
         let trouble = Trouble::default();
         let http = crate::clients::http_client();

@@ -1,9 +1,9 @@
-//! What the program works on stays invisible to others, and for no longer than it lives.
+//! Hides the messages that the program works on, for as long as it lives.
 //!
-//! A request is received for [`VISIBLE_AFTER`], which is renewed while the program works on it. If the program dies, SQS
-//! delivers the request again after that time instead of the queue's visibility timeout; a program that is only slow
-//! keeps it for as long as its attempt may take. The renewals have a thread and a client of their own, so that
-//! functions that block their threads cannot hold them up.
+//! A request is received for [`VISIBLE_AFTER`], which is renewed while the program works on it. If the program dies,
+//! SQS redelivers the request after that time, not the queue's visibility timeout. A program that is only slow keeps it
+//! for as long as its attempt may take. Renewals have a separate thread and client, so that functions that block
+//! threads cannot hold them up.
 
 use crate::attempt::Deadline;
 use aws_sdk_sqs::Client;
@@ -17,9 +17,9 @@ use tokio::time::Instant;
 
 /// How long a received request is hidden from others without a renewal.
 pub(super) const VISIBLE_AFTER: Duration = Duration::from_secs(30);
-/// Time between two renewals, of which two may fail. Work that takes less costs no renewal.
+/// Interval of renewals, of which two may fail. Shorter work costs no renewal.
 const RENEW_EVERY: Duration = Duration::from_secs(9);
-/// How often it looks for what is to be renewed.
+/// How often it looks for due renewals.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Most messages of one call; SQS allows no more.
 const MOST: usize = 10;
@@ -27,7 +27,7 @@ const MOST: usize = 10;
 struct Message {
     queue: String,
     receipt: String,
-    /// Nothing begins after it, so nothing is renewed.
+    /// After it nothing begins, so renewals end.
     complete_by: Deadline,
     renewed: Instant,
 }
@@ -42,7 +42,7 @@ struct Messages {
 #[derive(Clone, Default)]
 pub(super) struct Held(Arc<Mutex<Messages>>);
 
-/// A message is renewed until this is dropped.
+/// Renews a message until it is dropped.
 pub(super) struct Holding {
     of: Held,
     number: u64,
@@ -68,7 +68,7 @@ impl Held {
         Holding { of: self.clone(), number }
     }
 
-    /// Renews on a thread of its own, for as long as the process lives.
+    /// Renews on a separate thread, for as long as the process lives.
     pub(super) fn renewed_by(&self, client: impl Future<Output = Client> + Send + 'static) -> std::io::Result<()> {
         let held = self.clone();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -90,7 +90,7 @@ impl Held {
         }
     }
 
-    /// Number and receipt of what is to be renewed now, by queue. Each counts as renewed: a failure is repeated with the
+    /// Number and receipt of the messages to renew now, by queue. Each counts as renewed, so a failure waits for the
     /// next renewal.
     fn due(&self) -> BTreeMap<String, Vec<(u64, String)>> {
         let (now, time) = (Instant::now(), Timestamp::now());
@@ -148,7 +148,7 @@ mod tests {
         counts.requests("AmazonSQS.ChangeMessageVisibilityBatch")
     }
 
-    // A slow program keeps its requests, and a dead one loses them after the short time.
+    // A slow program keeps its requests; a dead one soon loses them.
     #[tokio::test(start_paused = true)]
     async fn what_is_held_stays_invisible_and_what_is_let_go_is_delivered() {
         let (endpoints, sqs, url) = queue().await;
@@ -176,7 +176,7 @@ mod tests {
         assert_eq!(received(&sqs, &url, 0).await.len(), 10, "they were let go");
     }
 
-    // Nothing is renewed of an attempt that is over, nor what was answered within seconds.
+    // Neither attempts that are over nor short ones are renewed.
     #[tokio::test(start_paused = true)]
     async fn short_work_costs_no_renewal_and_none_outlives_its_attempt() {
         let (endpoints, sqs, url) = queue().await;

@@ -1,4 +1,4 @@
-//! The same program as a Lambda function, and as a process that receives from SQS.
+//! Runs a program as a Lambda function, or as a process that receives from SQS.
 
 mod held;
 #[cfg(feature = "serve")]
@@ -47,7 +47,7 @@ pub enum ServeError {
     Lambda(String),
 }
 
-/// Where the system is, by the variables of the environment.
+/// Where the system is, from environment variables.
 struct Place {
     stack: String,
     skew: SignedDuration,
@@ -78,12 +78,11 @@ impl Place {
 
 /// Serves these agents until the program is told to end (SIGTERM or SIGINT).
 ///
-/// In Lambda (`AWS_LAMBDA_RUNTIME_API` is set) the program answers the batches that the event source brings; messages
-/// that were not answered are redelivered, which needs `ReportBatchItemFailures`. Everywhere else it receives from the
-/// queue of each agent. A request leaves its queue only after its reply was sent, or its
-/// first heartbeat was answered. When the program is told to end, it
-/// takes no more requests, and has 4 s for those that it has. What is not done then is dropped and handed back (`deferred`), which
-/// counts no failed attempt.
+/// In Lambda (`AWS_LAMBDA_RUNTIME_API` is set) the program answers the batches of the event source. Unanswered messages
+/// are redelivered, which needs `ReportBatchItemFailures`. Elsewhere it receives from each agent's queue. A request
+/// leaves its queue only after its reply was sent or its first heartbeat was answered. When told to end, the program
+/// takes no more requests, and has 4 s for those that it has. Then it drops unfinished ones and hands them back
+/// (`deferred`), which counts no failed attempt.
 ///
 /// | variable | what it is | default |
 /// |---|---|---|
@@ -120,7 +119,7 @@ pub fn serve<A: Into<Agent>>(agents: impl IntoIterator<Item = A>) -> Result<(), 
         }
         queues::run(agents, queues).await
     });
-    // What is still running was given its time.
+    // Whatever still runs has had its time.
     runtime.shutdown_background();
     served
 }

@@ -15,7 +15,7 @@ struct Alive {
     complete_by: Timestamp,
 }
 
-/// A refusal of the API. One of something before it has no `code`.
+/// A refusal. Only the API's own have a `code`.
 #[derive(Default, Deserialize)]
 struct Problem {
     #[serde(default)]
@@ -27,10 +27,10 @@ struct Problem {
 /// Sends heartbeats with one client.
 pub(super) fn client() -> Post {
     let client = Client::builder().timeout(TIMEOUT).redirect(reqwest::redirect::Policy::none());
-    // The system is on this machine, so no proxy is between.
+    // The system is on this machine, so use no proxy.
     let is_here = std::env::var_os("AWS_ENDPOINT_URL").is_some();
     let built = if is_here { client.no_proxy() } else { client }.build();
-    // Without its certificates the machine can send nothing, and each heartbeat says so.
+    // Without root certificates nothing can be sent, and each heartbeat says so.
     let client = built.map_err(|e| e.to_string());
     Arc::new(move |url, body| {
         let client = client.clone();

@@ -1,16 +1,16 @@
-//! On a laptop the queues see at once that this program has ended: it keeps a connection to them, and what it holds is
-//! delivered again when that breaks. SQS itself, and an emulator of it, have no such connection.
+//! On a laptop the queues see at once that this program has ended. It keeps a connection to them, and when that breaks,
+//! its messages are redelivered. SQS and its emulators have no such connection.
 
 use reqwest::{Client, Response, StatusCode};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// The header of a receive that names the program, and of the answer of queues that know what it means.
+/// The header that names the program in a receive, and in the answer of queues that know it.
 const HEADER: &str = "x-stepwarden-consumer";
-/// Wait between two tries to connect.
+/// Wait between tries to connect.
 const AGAIN: Duration = Duration::from_millis(100);
-/// Longest wait for a connection before a receive, which says what is wrong if there is no endpoint at all.
+/// Longest wait for a connection before a receive. If there is no endpoint, the receive says so.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Longest wait for the head of the answer.
 const ANSWER: Duration = Duration::from_secs(10);
@@ -19,7 +19,7 @@ const ANSWER: Duration = Duration::from_secs(10);
 enum State {
     Connecting,
     Connected(Arc<str>),
-    /// These queues do not know what it is.
+    /// These queues know no connection.
     Unknown,
 }
 
@@ -28,8 +28,7 @@ enum State {
 pub(super) struct Presence(watch::Receiver<State>);
 
 impl Presence {
-    /// Connects to the endpoint that the environment names, if it does, and keeps connected for as long as the process
-    /// lives.
+    /// Connects to the endpoint that the environment names, if any, and stays connected while the process lives.
     pub(super) fn from_env() -> Self {
         let named = |name: &str| std::env::var(name).ok().filter(|url| url.starts_with("http://"));
         match named("AWS_ENDPOINT_URL_SQS").or_else(|| named("AWS_ENDPOINT_URL")) {
@@ -41,7 +40,7 @@ impl Presence {
     fn at(url: String) -> Self {
         let (state, watched) = watch::channel(State::Connecting);
         tokio::spawn(async move {
-            // The endpoint is on this machine, so no proxy is between.
+            // The endpoint is on this machine, so use no proxy.
             let client = Client::builder().no_proxy().redirect(reqwest::redirect::Policy::none()).build();
             match client {
                 Ok(client) => keep(&client, &url, &state).await,
@@ -51,7 +50,7 @@ impl Presence {
         Self(watched)
     }
 
-    /// The header of the next receive and its value, if there is one.
+    /// The next receive's header and its value, if it has one.
     pub(super) async fn header(&self) -> Option<(&'static str, String)> {
         let mut state = self.0.clone();
         let known = tokio::time::timeout(PATIENCE, state.wait_for(|state| *state != State::Connecting)).await;
@@ -73,7 +72,7 @@ async fn keep(client: &Client, url: &str, state: &watch::Sender<State>) {
                 until_it_breaks(answer).await;
                 state.send_replace(State::Connecting);
             }
-            // Something else is there, or an older version.
+            // Another program answers, or an older version.
             Ok(Ok(answer)) if answer.status() < StatusCode::INTERNAL_SERVER_ERROR => {
                 state.send_replace(State::Unknown);
                 return;

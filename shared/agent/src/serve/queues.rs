@@ -17,22 +17,22 @@ use std::time::Duration;
 use tokio::sync::{Mutex, Semaphore, watch};
 use tokio::task::JoinSet;
 
-/// Time for what is being done when the program is told to end. What is not done then is handed back.
+/// Time for work in progress when the program is told to end. Unfinished work is then handed back.
 const GRACE: Duration = Duration::from_secs(4);
-/// Time to hand it back. Together less than what those allow who stop programs, `stepwarden up` among them.
+/// Time to hand it back. Both together are less than `stepwarden up` and others that stop programs allow.
 const LAST: Duration = Duration::from_secs(1);
-/// Wait after a call of SQS that failed.
+/// Wait after a failed call of SQS.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Wait after the first receive that failed; it doubles with each further one up to [`PAUSE`].
+/// Wait after the first failed receive; it doubles with each further one up to [`PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 /// Longest wait for messages, in seconds; SQS allows no more.
 const POLL_S: i32 = 20;
-/// One call of SQS, and all its repetitions.
+/// Timeouts of one try and of a whole call.
 const CALL: [Duration; 2] = [Duration::from_secs(25), Duration::from_secs(30)];
 /// Most messages of one call; SQS allows no more.
 const MOST: usize = 10;
 
-/// The client of SQS, with the URLs of the queues it was asked for.
+/// The client of SQS, with the queue URLs known so far.
 pub(super) struct Queues {
     place: Place,
     sqs: aws_sdk_sqs::Client,
@@ -83,7 +83,7 @@ impl Queues {
         let receive = receive.visibility_timeout(i32::try_from(VISIBLE_AFTER.as_secs()).unwrap_or(i32::MAX));
         let receive = receive.message_system_attribute_names(MessageSystemAttributeName::ApproximateReceiveCount);
         let receive = receive.max_number_of_messages(i32::try_from(most.clamp(1, MOST)).unwrap_or(1)).customize();
-        // The caller tries again, and sooner than the client would after the endpoint was restarted.
+        // The caller retries, sooner than the client would if the endpoint was restarted.
         let once = aws_sdk_sqs::Config::builder().retry_config(RetryConfig::disabled());
         let receive = receive.config_override(once);
         let received = match named {
@@ -98,9 +98,9 @@ impl Queues {
         Ok(received.messages.unwrap_or_default())
     }
 
-    /// Answers one message, and then deletes it. Had the program died before, the request would be redelivered. With
-    /// heartbeats the message goes first, because SQS keeps none from other receivers for longer than 12 hours: the
-    /// record then finds a program that died.
+    /// Answers one message, and then deletes it, so that it is redelivered if the program dies before. With heartbeats
+    /// it is deleted first, because SQS can hide a message for at most 12 hours; then CompleteBy reveals a program that
+    /// died.
     async fn answer(&self, agent: &Agent, message: Message, ends: watch::Receiver<bool>) -> Result<(), String> {
         let attributes = message.attributes.unwrap_or_default();
         let deliveries = attributes.get(&MessageSystemAttributeName::ApproximateReceiveCount);
@@ -127,7 +127,7 @@ impl Queues {
         };
         if let Some(reply) = reply {
             let mut sent = self.reply(&request.tenant, &reply).await;
-            // No redelivery would do the work of hours again.
+            // Nothing redelivers the deleted request.
             while let Err(error) = &sent
                 && is_gone
                 && begun.stays().await
@@ -138,7 +138,7 @@ impl Queues {
             }
             sent?;
         }
-        // Until it is deleted: a renewal and a deletion may be under way together.
+        // Only now, because a renewal may run at the same time as the deletion.
         let deleted = if is_gone { Ok(()) } else { self.delete(agent, receipt).await };
         drop(holding);
         deleted
@@ -151,7 +151,7 @@ impl Queues {
     }
 }
 
-/// The reply of the agent, or once the program `ends` the work back: its function is dropped then.
+/// The agent's reply. Once the program `ends`, drops the function and hands the work back.
 async fn reply_or_hand_back(
     agent: &Agent,
     begun: &Begun<'_>,
@@ -165,7 +165,7 @@ async fn reply_or_hand_back(
     }
 }
 
-/// The tenant as a message group, which keeps one tenant's backlog from holding up another's.
+/// The tenant as a message group, so that no tenant's backlog holds up another's.
 fn group(tenant: &str) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() || c == '-' || c == '_' { c } else { '_' };
     let group: String = tenant.chars().map(plain).take(128).collect();
@@ -198,7 +198,7 @@ async fn all_end(all: &mut JoinSet<()>) {
     while all.join_next().await.is_some() {}
 }
 
-/// Serves one agent, and ends when what it began has ended.
+/// Serves one agent; ends when all that it began has ended.
 async fn one(agent: Arc<Agent>, queues: Arc<Queues>, [mut stopped, ends]: [watch::Receiver<bool>; 2]) {
     let places = Arc::new(Semaphore::new(agent.at_once));
     let mut work = JoinSet::new();
@@ -208,7 +208,7 @@ async fn one(agent: Arc<Agent>, queues: Arc<Queues>, [mut stopped, ends]: [watch
             biased;
             _ = stopped.wait_for(|stop| *stop) => break,
             received = async {
-                // Receives only what it can begin at once: a request waits better in the queue.
+                // Receives only what it can begin at once; other requests wait in the queue.
                 let place = Arc::clone(&places).acquire_owned().await;
                 let free = places.available_permits() + 1;
                 drop(place);

@@ -18,7 +18,7 @@ pub(super) struct RawAccept {
     when: Option<Spanned<String>>,
 }
 
-/// `is_read`: the answer is read here, not by an agent of the user's own.
+/// `is_read`: the answer is read here, not by the user's own agent.
 pub(super) fn build(spanned: &Spanned<RawAccept>, step: &RawStep, is_read: bool) -> Result<Accept, Problem> {
     let raw = spanned.get_ref();
     let within = raw.within.as_ref().map_or(USUAL_WITHIN, |within| within.get_ref().0);

@@ -11,15 +11,15 @@ use std::borrow::Cow;
 use std::fmt;
 use toml::Spanned;
 
-/// Most names of errors in one list, and the longest of them.
+/// Most names of errors in a list, and the longest name.
 const MAX_ERRORS: usize = 20;
 const MAX_ERROR: usize = 100;
 
-/// What `lambda` or `aws` holds.
+/// A `lambda` or `aws`.
 #[derive(Default)]
 pub(super) struct RawAws {
     name: String,
-    /// The key of the name in a table; empty if the name stands alone.
+    /// The name's key in a table; empty if the name is alone.
     key: &'static str,
     done: Vec<String>,
     transient: Vec<String>,
@@ -146,7 +146,7 @@ fn build(raw: &Spanned<RawAws>, action: String, function: Option<String>) -> Res
     Ok(Aws { action, function, envelope: false, keep: None, done, transient, permanent })
 }
 
-/// Whether `with` has what the call needs, where the file shows it.
+/// Checks that `with` has what the call needs, as far as shown.
 pub(super) fn check_with(aws: &Aws, with: &Mapping) -> Result<(), String> {
     let (Some((service, action)), None) = (aws.service(), &aws.function) else { return Ok(()) };
     let Some(keys) = with.keys() else {
@@ -172,7 +172,7 @@ pub(super) fn check_with(aws: &Aws, with: &Mapping) -> Result<(), String> {
     }
 }
 
-/// The text with its expressions replaced, which may only read `config`: it is the same for every order.
+/// The text with its expressions replaced, which may read only `config`, as for every order.
 pub(super) fn fixed(text: &str, config: &Map<String, Value>) -> Result<String, String> {
     let template = Template::parse(text).map_err(|fault| fault.to_string())?;
     if let Some(other) = template.references().find(|reference| reference.path[0] != "config") {

@@ -27,7 +27,7 @@ pub(super) fn build(
     checked(every, is_call, timeout)
 }
 
-/// The heartbeat of an agent of one's own, which has this timeout.
+/// The heartbeat interval of a user's own agent with this timeout.
 pub(super) fn checked(
     every: &Spanned<Time>,
     is_call: bool,

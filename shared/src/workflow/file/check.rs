@@ -1,4 +1,4 @@
-//! What can only be checked once all steps are known: the marks of edges, and what expressions read.
+//! Checks that need all steps: the marks of edges, and what expressions read.
 
 use super::{Problem, RawStep, list};
 use crate::expression::{Expression, Mapping, Reference, Template};
@@ -14,10 +14,10 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use toml::Spanned;
 
-/// What every expression of a step can read, but for what is kept of an answer.
+/// What all expressions of a step can read, except those that keep an answer.
 const ORDER: [&str; 7] = ["input", "config", "order", "now", "outputs", "ran", "errors"];
 
-/// The output of a step with a list, if its file does not say otherwise.
+/// The output of a step with a list, unless its file says otherwise.
 const OF_LIST: [&str; 5] = ["total", "done", "failed", "errors", "items"];
 
 /// The first fault in the edges or the expressions of `steps`, which have no cycle.
@@ -81,7 +81,7 @@ fn one_name_each(raw: &[Spanned<RawStep>]) -> Result<(), Problem> {
     Ok(())
 }
 
-/// No two calls may have the same idempotency key: the service would repeat the answer of the first.
+/// No two calls may have the same idempotency key, or the service would repeat an answer.
 fn keys(raw: &[Spanned<RawStep>], steps: &[Step]) -> Result<(), Problem> {
     let mut seen = BTreeSet::new();
     for (step, raw) in steps.iter().zip(raw) {
@@ -111,7 +111,7 @@ fn keys(raw: &[Spanned<RawStep>], steps: &[Step]) -> Result<(), Problem> {
                 );
                 return Err((raw.get_ref().name.span(), message));
             }
-            // Its own undo is of the same step.
+            // The step's own undo.
             if !seen.insert(key.text().replace("{step}", &step.name)) {
                 let message = format!(
                     "step `{}` sends the same {IDEMPOTENCY_KEY} `{}` as another call, whose answer the service would \
@@ -149,7 +149,7 @@ fn uses_expressions(raw: &RawStep) -> bool {
         || raw.after.iter().flatten().any(|entry| Edge::split(entry.get_ref()).1 != Edge::Plain)
 }
 
-/// The key that says what is kept of an answer, and where it is.
+/// The key that says what is kept of an answer, and its place.
 fn of_answer(raw: &RawStep) -> (&'static str, Option<Range<usize>>) {
     match &raw.pages {
         Some(pages) => ("pages", Some(pages.span())),
@@ -157,7 +157,7 @@ fn of_answer(raw: &RawStep) -> (&'static str, Option<Range<usize>>) {
     }
 }
 
-/// The calls of a step that collects pages differ by page, and the first one has no cursor.
+/// Checks that a step's calls differ by page, and that the first needs no cursor.
 fn asks_for_pages(step: &Step, raw: &RawStep) -> Result<(), Problem> {
     let at = || raw.pages.as_ref().map_or_else(|| raw.name.span(), Spanned::span);
     let all = || step.work(Direction::Do).into_iter().flat_map(|work| work.references().collect::<Vec<_>>());
@@ -188,9 +188,9 @@ fn asks_for_pages(step: &Step, raw: &RawStep) -> Result<(), Problem> {
 struct Known {
     /// The steps whose conditions can pass it over.
     conditions: BTreeSet<usize>,
-    /// The steps that ran if its turn comes.
+    /// Steps that ran if its turn comes.
     before: BTreeSet<usize>,
-    /// The steps that ran if it runs, because its own condition says so, and those before.
+    /// Those, and the steps that ran by its own condition if it runs.
     sure: BTreeSet<usize>,
 }
 
@@ -202,7 +202,7 @@ struct Graph<'a> {
 }
 
 impl Graph<'_> {
-    /// Whether the step itself can end in another way than by running. A `fail` step lets the order go on, or ends it.
+    /// Whether the step itself may be settled without running. A `fail` step lets the order go on, or ends it.
     fn is_conditional(&self, index: usize) -> bool {
         let step = &self.steps[index];
         step.fail.is_none() && (step.when.is_some() || step.catch.is_some())
@@ -255,7 +255,7 @@ impl Graph<'_> {
                 known.conditions.insert(before);
             }
             match self.steps[before].fail {
-                // It let the order go on, so its own condition was false.
+                // It let the order go on, so its condition was false.
                 Some(_) => known.before.extend(&of.before),
                 None => {
                     known.before.insert(before);
@@ -284,8 +284,8 @@ impl Graph<'_> {
         Ok(known)
     }
 
-    /// Why step `index` never runs: two of the conditions that have to hold exclude each other. `before` are the steps
-    /// that ran if its turn comes. What an operator skips is not counted: the order goes on as if it had run.
+    /// Why step `index` can never run: two necessary conditions exclude each other. `before` are the steps that must
+    /// have run if its turn comes. A step that an operator skips counts as run.
     fn contradiction(&self, index: usize, before: &BTreeSet<usize>) -> Option<String> {
         let name = |one: usize| self.steps[one].name.as_str();
         let conditions: Vec<_> = before
@@ -335,7 +335,7 @@ impl Graph<'_> {
             let roots: Vec<&str> = match what {
                 "output" | "poll" | "pages" | "accept" => more.to_vec(),
                 "ask" => vec!["input", "config", "order"],
-                // An order of its own makes the call of an item.
+                // A separate order makes the call of an item.
                 _ if is_call => {
                     let more = more.iter().copied().filter(|root| *root != "links");
                     ["item", "index", "input", "config", "order", "outputs"].into_iter().chain(more).collect()
@@ -488,7 +488,7 @@ impl Graph<'_> {
         Ok(())
     }
 
-    /// Checks what the `output` of the workflow reads: all steps come before it, and each may have been passed over.
+    /// Checks what the workflow's `output` reads: all steps come before it, but may have been passed over.
     fn returned(&self, output: &Mapping, at: Range<usize>, config: &Map<String, Value>) -> Result<(), Problem> {
         let ran: BTreeSet<usize> = (0..self.steps.len())
             .filter(|&index| {
@@ -505,7 +505,7 @@ impl Graph<'_> {
         Ok(())
     }
 
-    /// Checks that the link of step `index` leads to that step alone, and that somebody gets it.
+    /// Checks that the link of step `index` leads only to that step, and that somebody gets it.
     fn link(&self, index: usize, raw: &RawStep) -> Result<(), Problem> {
         let step = &self.steps[index];
         let Some((_, event)) = step.link() else { return Ok(()) };
@@ -525,7 +525,7 @@ impl Graph<'_> {
         let is_it = |one: &Reference| one.path[0] == "links" && one.path.get(1).is_none_or(|step| *step == name);
         let reads = |work: Work<'_>| work.references().any(&is_it);
         let given = |(other, spec): (usize, &Step)| {
-            // A step that comes after it has its turn once the question is closed.
+            // A later step's turn comes when the question is closed.
             let is_in_time = !before(self.steps, other).contains(&index);
             is_in_time && (spec.work(Direction::Do).is_some_and(reads) || spec.reminder().is_some_and(reads))
         };
@@ -551,7 +551,7 @@ impl Graph<'_> {
         wrong.map_or(Ok(()), |message| Err((at(), message.to_owned())))
     }
 
-    /// The fields of a step's output, where the file says what they are.
+    /// The fields of a step's output, if the file says them.
     fn declared(&self, index: usize) -> Option<Vec<&str>> {
         let step = &self.steps[index];
         if step.each().is_some() && step.output.is_none() {
@@ -575,7 +575,7 @@ impl Graph<'_> {
         self.check_among(&before(self.steps, index), reference, roots, ran, config)
     }
 
-    /// The same for what comes after the steps `before`.
+    /// Checks what comes after the steps `before`.
     fn check_among(
         &self,
         before: &[usize],

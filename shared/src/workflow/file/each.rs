@@ -82,8 +82,8 @@ fn tolerate(raw: &Spanned<String>) -> Result<u16, Problem> {
     })
 }
 
-/// The step that makes `call` for each item: an order of its own does it, whose definition is part of the step's. What is about the list as
-/// a whole stays with the step.
+/// The step that makes `call` per item. A separate order makes each call; its definition is part of the step's.
+/// Properties of the whole list stay with the step.
 pub(super) fn of_call(each: Each, call: Step, workflow: &RawWorkflow, config: &Map<String, Value>) -> Step {
     let work = [call.work(Direction::Do), call.work(Direction::Undo), call.reminder()];
     let reads_config = work.into_iter().flatten().any(|work| work.reads("config"));
@@ -92,7 +92,7 @@ pub(super) fn of_call(each: Each, call: Step, workflow: &RawWorkflow, config: &M
         after: Vec::new(),
         when: None,
         catch: None,
-        // A failed item is settled: its step decides what that means. Only what cannot be undone waits for a person.
+        // A failed item's order ends; its step decides what follows. An irreversible one waits for a person.
         on_failure: Then::Undo,
         ..call.clone()
     };

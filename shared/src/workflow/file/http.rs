@@ -14,7 +14,7 @@ use url::{Host, Url};
 const METHODS: [&str; 5] = ["GET", "POST", "PUT", "PATCH", "DELETE"];
 /// Headers that the call itself sets.
 const OURS: [&str; 6] = ["complete-by", "traceparent", "host", "content-length", "transfer-encoding", "connection"];
-/// Headers that contain nothing but secrets.
+/// Headers that contain only secrets.
 const SECRET: [&str; 4] = ["authorization", "proxy-authorization", "cookie", "x-api-key"];
 const MAX_SECRET: usize = 40;
 
@@ -58,8 +58,8 @@ impl<'de> Deserialize<'de> for RawHttp {
     }
 }
 
-/// The call that `raw` describes. An undo inherits the statuses of `of`, the call that it undoes, and its headers if
-/// both go to the same origin.
+/// The call that `raw` describes. An undo inherits the statuses of `of`, the step's call, and its headers if both have
+/// the same origin.
 pub(super) fn build(raw: &Spanned<RawHttp>, of: Option<&Http>, around: Around<'_>) -> Result<Http, Problem> {
     let table = match raw.get_ref() {
         RawHttp::Url(url) => {
@@ -143,7 +143,7 @@ fn inherit(mut http: Http, of: Option<&Http>, headers: bool, statuses: bool) -> 
     };
     if headers && is_same {
         http.headers.clone_from(&of.headers);
-        // The service would repeat the answer of what is undone.
+        // With the same key the service would repeat its answer.
         http.headers.remove(IDEMPOTENCY_KEY);
     }
     if statuses {
@@ -177,7 +177,7 @@ fn stand_in(text: &Template) -> String {
     text.parts().iter().map(part).collect()
 }
 
-/// The URL with what its host reads of `config` replaced: it is the same for every order.
+/// The URL with `config` replaced in its host, as for every order.
 fn with_host(shown: &str, around: Around<'_>) -> Result<Template, String> {
     let parse = |text: &str| Template::parse(text).map_err(|fault| fault.to_string());
     let url = empty(parse(shown)?, String::new());
@@ -222,13 +222,13 @@ fn check_url(shown: &str, around: Around<'_>) -> Result<Template, String> {
     }
     let host = text.split_once("://").map_or("", |(_, rest)| rest);
     let path = host.find(['/', '?']).unwrap_or(host.len());
-    // A URL with more than two slashes takes what follows them as its host.
+    // In a URL with more than two slashes, the host follows them all.
     let is_filled = text.find('{').is_some_and(|brace| brace < text.len() - host.len() + path);
     let literal = template.parts().iter().map(|part| match part {
         Part::Literal(text) => text.as_str(),
         Part::Expression(_) => "",
     });
-    // An expression stands for a name alone, behind `https://` and before a port.
+    // An expression must be the name alone, after `https://` and before a port.
     let is_placed = maps_host && text.starts_with("https://") && !host[..path].contains('@') && {
         let whole: String = literal.collect();
         let host = whole.split_once("://").map_or("", |(_, rest)| rest);

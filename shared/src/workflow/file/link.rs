@@ -6,7 +6,7 @@ use serde::Deserialize;
 use toml::Spanned;
 
 const MAX_ANSWERS: usize = 5;
-/// It is the text of a button.
+/// An answer labels a button.
 const MAX_ANSWER: usize = 40;
 
 #[derive(Deserialize)]

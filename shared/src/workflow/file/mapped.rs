@@ -9,7 +9,7 @@ use serde_json::Value;
 use std::ops::Range;
 use toml::Spanned;
 
-/// Keys of a step that TOML would read as part of the table above them.
+/// Keys of a step that TOML would add to the table above them.
 const KEYS: [&str; 37] = [
     "agent",
     "http",
@@ -50,7 +50,7 @@ const KEYS: [&str; 37] = [
     "undo",
 ];
 
-/// Most expressions in one mapping: each may take as long as a long list allows.
+/// Most expressions in one mapping; a long list makes each slow.
 const MAX_EXPRESSIONS: usize = 200;
 
 /// The condition in the key `what`.
@@ -67,7 +67,7 @@ pub(super) fn template(raw: &Spanned<String>, what: &str) -> Result<Template, Pr
     Template::parse(raw.get_ref()).map_err(|fault| wrong(raw.span(), what, &fault))
 }
 
-/// The time for which, or until which, a step waits.
+/// How long, or until when, a step waits.
 pub(super) fn time(raw: &Spanned<toml::Value>, wait: fn(Mapping) -> Wait) -> Result<Wait, Problem> {
     let key = wait(Mapping::Constant(Value::Null)).key();
     if matches!(raw.get_ref(), toml::Value::Boolean(_) | toml::Value::Array(_) | toml::Value::Table(_)) {
@@ -164,7 +164,7 @@ pub(super) fn with(
     Ok(Some(mapping))
 }
 
-/// The `output` of a step; that of a URL belongs to its call, because the whole answer does not travel.
+/// The `output` of a step; for a URL it goes to the call, because the whole answer is not sent on.
 pub(super) fn output(raw: Option<&Spanned<toml::Value>>, doer: &mut Doer) -> Result<Option<Mapping>, Problem> {
     let Some(raw) = raw else { return Ok(None) };
     let mapping = mapping(raw, "output")?;
@@ -180,7 +180,7 @@ pub(super) fn output(raw: Option<&Spanned<toml::Value>>, doer: &mut Doer) -> Res
     Ok(None)
 }
 
-/// Below `[step.with]` every key belongs to that table, also one that was meant for the step. `text` is the whole file.
+/// Refuses keys below `[step.with]` that were meant for the step. `text` is the whole file.
 pub(super) fn check_tables(steps: &[Spanned<RawStep>], text: &str) -> Result<(), Problem> {
     for step in steps.iter().map(Spanned::get_ref) {
         let undo = step.undo.as_ref().and_then(|undo| undo.get_ref().with.as_ref());

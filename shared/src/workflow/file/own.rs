@@ -15,11 +15,11 @@ pub(super) struct Own {
     pub(super) fail: Option<Template>,
     pub(super) wait: Option<Wait>,
     pub(super) child: Option<Child>,
-    /// The list of a step that makes a call for each item.
+    /// The list of a step that makes a call per item.
     pub(super) each: Option<Each>,
 }
 
-/// The `value`, `fail`, `workflow`, `wait`, `until` or `event` of a step, which takes none of an agent's keys.
+/// The `value`, `fail`, `workflow`, `wait`, `until` or `event` of a step, which has none of an agent's keys.
 pub(super) fn own(raw: &RawStep) -> Result<Own, Problem> {
     let keys = [
         ("value", raw.value.as_ref().map(Spanned::span)),
@@ -104,7 +104,7 @@ pub(super) fn own(raw: &RawStep) -> Result<Own, Problem> {
     })
 }
 
-/// The order that a step starts. Whether there is such a workflow is known where all files are.
+/// The order that a step starts. Whether that workflow exists is checked with all files.
 fn child(name: &Spanned<String>, each: Option<Each>) -> Result<Child, Problem> {
     check_name("workflow", name)?;
     Ok(Child { workflow: name.get_ref().clone(), each, call: None })
@@ -131,7 +131,7 @@ fn event(name: &Spanned<String>, raw: &RawStep) -> Result<Wait, Problem> {
     Ok(Wait::Event(Awaited { name: name.get_ref().clone(), take, refuse_early, people, alert, failed, link }))
 }
 
-/// Of how many people a step needs an event.
+/// How many people must send a step's event.
 fn people(raw: &Spanned<u32>) -> Result<u8, Problem> {
     let number = *raw.get_ref();
     u8::try_from(number)

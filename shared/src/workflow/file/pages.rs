@@ -13,7 +13,7 @@ pub(super) struct RawPages {
     next: Spanned<String>,
 }
 
-/// What is kept of the answer of a page, as the `output` of its step.
+/// What is kept of a page's answer, as the `output` of its step.
 pub(super) fn build(spanned: &Spanned<RawPages>, raw: &RawStep, doer: &mut Doer) -> Result<Option<Mapping>, Problem> {
     let pages = spanned.get_ref();
     let others = [

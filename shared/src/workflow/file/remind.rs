@@ -7,7 +7,7 @@ use crate::workflow::http::IDEMPOTENCY_KEY;
 use crate::workflow::remind::Remind;
 use toml::Spanned;
 
-/// Reminders of a wait that says nothing else.
+/// Usual reminders of a wait.
 const TIMES: u32 = 10;
 const MAX_TIMES: u32 = 100;
 const MIN_EVERY: SignedDuration = SignedDuration::from_secs(1);

@@ -19,7 +19,7 @@ fn default_backoff() -> Vec<SignedDuration> {
     [1, 5, 10, 30, 60].map(SignedDuration::from_mins).to_vec()
 }
 
-/// A message of SQS can be kept from others for 12 hours. With heartbeats nothing has to be kept that long.
+/// SQS can hide a message for 12 hours. With heartbeats no request is kept so long.
 pub(super) fn check_timeout(timeout: &Spanned<Time>, has_heartbeat: bool) -> Result<(), Problem> {
     let Time(time) = timeout.get_ref();
     let (most, words) = match has_heartbeat {
