@@ -233,7 +233,7 @@ fn a_template_is_text_or_the_value_itself() {
         ("a ${input.?voucher}", Err("`input.?voucher` is absent")),
         (
             "a ${input.nothing}",
-            Err("`input.nothing`: null has no text; write `first(...)` around it, with a text last"),
+            Err("`input.nothing`: null cannot become a text; write `first(...)` around it, ending in a text"),
         ),
     ] {
         let template = Template::parse(text).unwrap();
@@ -258,7 +258,7 @@ fn a_template_is_text_or_the_value_itself() {
         ("${input.a", "`${` is not closed; write `}` after the expression, or `$${` for a literal `${`"),
         ("${}", "the expression is empty; write for example `input.amount`"),
         ("${'a}", "the text that begins here is not closed; write `'` after it"),
-        ("${input.a ${input.b}}", "an expression stands here without `${`; leave out `${` and `}`"),
+        ("${input.a ${input.b}}", "`${` is not allowed inside an expression; leave out `${` and `}`"),
     ] {
         assert_eq!(Template::parse(text).unwrap_err().message, wanted, "{text}");
     }

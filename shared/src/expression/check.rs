@@ -226,12 +226,12 @@ impl<'t> Check<'t> {
         }
         let message = if self.text[..base.from].ends_with('-') {
             format!(
-                "`{name}` is not a name; for a `-` in the name of a step write `_`, and for one in the name of a field `[\"...-{name}\"]`"
+                "`{name}` is not a name; in the name of a step, write `_` for each `-`; if the name of a field contains `-`, write `[\"...-{name}\"]`"
             )
         } else {
             let roots = ROOTS.join(", ");
             format!(
-                "`{name}` is not a name here; write one of {roots}, a text in quotes, or `outputs.STEP` for what a step gave"
+                "`{name}` is not a name here; write one of {roots}, a text in quotes, or `outputs.STEP` for what a step returned"
             )
         };
         Err(fault(base.from, message))
@@ -278,7 +278,7 @@ impl<'t> Check<'t> {
             Operator::Less | Operator::AtMost | Operator::More | Operator::AtLeast => {
                 let wanted = &[Kind::Number, Kind::Text];
                 let (a, b) = (self.need(left, sign, wanted)?, self.need(right, sign, wanted)?);
-                self.equal((left, a), (right, b), &format!("which `{sign}` does not compare"))?;
+                self.equal((left, a), (right, b), &format!("so `{sign}` cannot compare them"))?;
             }
             Operator::Sum(sum) => {
                 let wanted: &[Kind] =
@@ -335,7 +335,7 @@ impl<'t> Check<'t> {
         let is_list = [a, b].contains(&Kind::List);
         let advice = if is_list { "put both in lists" } else { "write `text(...)` around the number" };
         let (one, other) = (self.source(left), self.source(right));
-        Err(fault(left.from, format!("`{one}` is {a} and `{other}` is {b}, which `+` does not join; {advice}")))
+        Err(fault(left.from, format!("`{one}` is {a} and `{other}` is {b}, so `+` cannot join them; {advice}")))
     }
 
     /// Requires a value that is not optional and, if known, is of one of the `kinds` (empty: any).
@@ -373,7 +373,7 @@ impl<'t> Check<'t> {
         let path =
             if is_path(node) { format!("first({}, '')", source.replace(".?", ".")) } else { "first(...)".into() };
         let message = format!(
-            "`{source}` may be absent, which only a whole `${{...}}`, a list or a table can leave out; write `{path}` here"
+            "`{source}` may be absent, and only a whole `${{...}}`, a list or a table can leave out an absent value; write `{path}` here"
         );
         fault(node.from, message)
     }

@@ -190,7 +190,7 @@ pub(super) fn find(name: &str, is_method: bool, count: usize) -> Result<&'static
         return Err(match name {
             "has" | "first" => format!("`{name}` is written before its paths; write `{name}(input.note)`"),
             _ if Macro::find(name).is_some() => {
-                format!("`{name}` is written behind a list; write `list.{name}(x, ...)`")
+                format!("`{name}` is written after a list; write `list.{name}(x, ...)`")
             }
             _ => format!("there is no function `{name}`; write one of {}", names().collect::<Vec<_>>().join(", ")),
         });
@@ -247,8 +247,7 @@ fn split(text: &str, by: &str) -> Given {
 
 /// Seconds since 1970, with up to three decimals.
 fn time(text: &str) -> Given {
-    let time =
-        instant(text).ok_or("the text is not a time as in RFC 3339 with an offset, such as 2026-01-31T08:00:00Z")?;
+    let time = instant(text).ok_or("the text is not an RFC 3339 time with an offset, such as 2026-01-31T08:00:00Z")?;
     Number::Whole(time.as_millisecond().into()).with(Sum::Divide, Number::Whole(1000))?.value()
 }
 

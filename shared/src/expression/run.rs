@@ -233,7 +233,7 @@ impl<'s> Run<'s> {
         }
         let source = &self.text[node.from..node.to];
         Err(format!(
-            "none of the values in `{}` is there; write one that always is, such as `''`, last",
+            "none of the values in `{}` is there; write a value that is always there, such as `''`, as the last one",
             shorten(source, 120)
         )
         .into())
@@ -537,7 +537,7 @@ pub(super) fn text_of(value: &Value) -> Result<String, String> {
         }
     }
     match value {
-        Value::Null => Err("null has no text; write `first(...)` around it, with a text last".into()),
+        Value::Null => Err("null cannot become a text; write `first(...)` around it, ending in a text".into()),
         Value::String(text) => Ok(text.clone()),
         value => {
             weigh(value, MAX_DEPTH)?;

@@ -101,8 +101,8 @@ pub(super) fn tokens(text: &str, is_template: bool) -> Result<(Vec<Spanned>, usi
 
 fn stray(rest: &str, c: char) -> String {
     match c {
-        '$' if rest.starts_with("${") => "an expression stands here without `${`; leave out `${` and `}`".into(),
-        '=' => "`=` compares nothing; write `==`".into(),
+        '$' if rest.starts_with("${") => "`${` is not allowed inside an expression; leave out `${` and `}`".into(),
+        '=' => "`=` is not an operator; write `==`".into(),
         '&' => "`&` is not an operator; write `&&`".into(),
         '|' => "`|` is not an operator; write `||`".into(),
         '\u{2018}'..='\u{201f}' => format!("`{c}` does not begin a text; write a straight `'` or `\"`"),
