@@ -112,12 +112,13 @@ def about(systems: dict, rounds: int, settings: peers.Settings) -> dict:
 
 def sentence(facts: dict) -> str:
     versions = dict.fromkeys(f"Stepwarden {v}" if name == OURS else v for name, v in facts["versions"].items())
-    rounds = "one round" if facts["rounds"] == 1 else f"{facts['rounds']} rounds"
+    rounds = "come from one round, with" if facts["rounds"] == 1 else f"are medians of {facts['rounds']} rounds, each with"
     work = " Each step calls a local service that takes 5 ms." if facts["work"] == "service" else ""
     rough = " The machine was busy: only ratios and counts mean something." if is_busy(facts["load_average"], facts["cpus"]) else ""
-    return (f"{facts['date']}, {facts['cpus']} cores of {facts['cpu_model']}, load average {facts['load_average']:.1f} at the start; "
-            f"{', '.join(versions)}. Medians of {rounds} of {facts['single']} orders one at a time and "
-            f"{facts['orders']} orders with {facts['in_flight']} in flight; in brackets the ratio to Stepwarden.{work}{rough}")
+    return (f"Measured at {facts['date']} on a machine with {facts['cpus']} cores ({facts['cpu_model']}); the load average was "
+            f"{facts['load_average']:.1f} at the start. Versions: {', '.join(versions)}. The figures {rounds} {facts['single']} orders "
+            f"one at a time and {facts['orders']} orders with {facts['in_flight']} in flight. The ratio to Stepwarden is in "
+            f"brackets.{work}{rough}")
 
 
 def one_round(title: str, systems: dict) -> dict:
