@@ -289,7 +289,7 @@ pub fn routes() -> Vec<Route> {
             .page(413, "The form is too large.")
             .page(415, "The body is no form.")
             .page(422, "The step does not take this answer.")
-            .page(429, "The order keeps no more events.")
+            .page(429, "The order cannot keep any more early events.")
             .page(503, "Try again."),
         Route::new("post", "/heartbeats/{order_id}/{step}/{attempt}/{token}", "beat", "heartbeats", "Say that an attempt is still being worked on")
             .says(

@@ -83,7 +83,7 @@ codes! {
     attempt_over = "attempt_over", 409, "The attempt is over";
     event_late = "event_late", 409, "No step waits for the event";
     event_refused = "event_refused", 422, "The step does not take the event";
-    too_many_events = "too_many_events", 429, "The order keeps no more events";
+    too_many_events = "too_many_events", 429, "The order cannot keep any more early events";
     order_moved = "order_moved", 409, "The order has changed";
     not_allowed = "not_allowed", 409, "The order's state does not allow this";
     no_such_job = "no_such_job", 404, "There is no such job";
