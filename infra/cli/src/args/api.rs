@@ -22,10 +22,11 @@ pub struct At {
     /// Token for the API [default: the token in .stepwarden/token, if the API is on this machine]
     #[arg(long, env = "STEPWARDEN_TOKEN", hide_env_values = true)]
     pub token: Option<String>,
-    /// Stack of the system on AWS: finds the URL, and signs calls with your AWS credentials unless there is a token
+    /// Name of the system's stack on AWS, from which this command finds the URL. Calls are signed with your AWS
+    /// credentials unless there is a token
     #[arg(long, env = "STEPWARDEN_STACK", value_name = "NAME")]
     pub stack: Option<String>,
-    /// AWS profile whose credentials sign calls [default: as for the AWS CLI]
+    /// AWS profile whose credentials sign calls [default: the one that the AWS CLI would use]
     #[arg(long, value_name = "NAME")]
     pub profile: Option<String>,
     /// Print the answer as JSON
@@ -78,10 +79,10 @@ pub struct Submit {
     /// Name of the workflow [default: the only one, or `order` if there are several]
     #[arg(long)]
     pub workflow: Option<String>,
-    /// Your own reference; lists show it and filters find it
+    /// Your own reference for the order; lists show it and can filter by it
     #[arg(long, value_name = "TEXT")]
     pub reference: Option<String>,
-    /// Label by which lists find the order, at most 64 bytes; repeat it for more labels, at most 8
+    /// Label for the order, at most 64 bytes; lists can filter by it. Repeat the option for more labels, at most 8
     #[arg(long, value_name = "TEXT")]
     pub label: Vec<String>,
     /// Idempotency key: submitting the same order again under the same key creates no second order [default: a new key]
@@ -128,7 +129,7 @@ pub struct By {
     /// Operator's name; ignored if the token or your AWS identity names one [default: your user name on this machine]
     #[arg(long)]
     pub by: Option<String>,
-    /// Reason; an act on an order keeps it in the order's history
+    /// Reason for the act; if it is on an order, the order's history keeps the reason
     #[arg(long)]
     pub reason: String,
 }
@@ -228,8 +229,8 @@ pub struct Mend {
 pub struct Migrate {
     /// The order's id
     pub id: String,
-    /// Hash of the definition, or `latest` for the one that new orders of the workflow get; the order's own hash
-    /// withdraws a migration that still waits
+    /// Hash of the definition, or `latest` for the one that new orders of the workflow get; the hash of the order's
+    /// current definition withdraws a migration that is still waiting
     #[arg(long, value_name = "HASH")]
     pub to: String,
     /// Show what would be done, and change nothing
@@ -249,13 +250,13 @@ pub struct Migrate {
 pub struct RunAgain {
     /// The order's id
     pub id: String,
-    /// Step from which to run again: it and all that come after it are done again. May be given several times
+    /// Step from which to run again: this step and all steps that come after it; repeatable
     #[arg(long, value_name = "STEP", required = true)]
     pub from: Vec<String>,
-    /// Use new idempotency keys also for steps that were not undone, so their services do the work a second time
+    /// Use new idempotency keys even for steps that were not undone, so that their services do the work a second time
     #[arg(long)]
     pub new_keys: bool,
-    /// Run again even if a step has no undo and its earlier effects stay
+    /// Run again even if a step has no undo, so that its earlier effects stay
     #[arg(long)]
     pub without_undo: bool,
     /// Show what would be done, and change nothing
@@ -321,7 +322,7 @@ pub struct Filter {
     /// Only orders whose reference begins with this text
     #[arg(long)]
     pub reference: Option<String>,
-    /// Only orders in which this step is failing or has failed, or with --state Waiting waits
+    /// Only orders in which this step is failing or has failed; with --state Waiting, orders in which it waits
     #[arg(long)]
     pub step: Option<String>,
     /// Only orders accepted at or after this time, for example 2026-11-21T09:30:00Z
@@ -343,7 +344,8 @@ pub struct Bulk {
     /// Only orders in which a step of this agent is failing or has failed
     #[arg(long)]
     pub agent: Option<String>,
-    /// Only orders with this error in such a step, as `overview` shows it; differences in numbers and ids are ignored
+    /// Only orders in which the failing or failed step has this error, as `overview` shows it; differences in numbers
+    /// and ids are ignored
     #[arg(long, value_name = "TEXT")]
     pub error: Option<String>,
     /// Act on the orders in this file, one id per line, at most 5000; `-` reads standard input. Filters narrow the list
@@ -375,7 +377,7 @@ pub struct Bulk {
     /// Start the job, print its id, and do not follow it
     #[arg(long)]
     pub detach: bool,
-    /// Idempotency key: starting a job again under the same key finds the first one [default: a new key]
+    /// Idempotency key: starting a job again under the same key finds the first job [default: a new key]
     #[arg(long)]
     pub key: Option<String>,
     #[command(flatten)]
@@ -423,7 +425,7 @@ pub enum JobVerb {
         #[command(flatten)]
         at: At,
     },
-    /// Pause a job: no act begins after about a second
+    /// Pause a job: within about a second, it stops starting new acts
     Pause(JobWhy),
     /// Resume a paused job
     Resume(JobWhy),
@@ -514,7 +516,7 @@ pub struct Act {
     /// For resubmit: JSON input that replaces the order's input for that step
     #[arg(long, value_parser = json)]
     pub input: Option<Value>,
-    /// For resubmit: JSON input of a failed item of a list, after the item's number and `=`; may be repeated
+    /// For resubmit: JSON input of a failed item of a list, after the item's number and `=`; repeatable
     #[arg(long = "item", value_name = "N=JSON", value_parser = item, conflicts_with = "input")]
     pub items: Vec<(String, Value)>,
     /// For mark-done: JSON output that the agent would have returned

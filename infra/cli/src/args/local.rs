@@ -54,7 +54,8 @@ pub struct Up {
     /// Value that replaces the one in a workflow file's `config`, as JSON or as plain text; repeatable
     #[arg(long, value_name = "WORKFLOW.NAME=VALUE", value_parser = setting)]
     pub config: Vec<(String, String, Value)>,
-    /// Hosts that an order's data may put into a URL, separated by commas; `*.example.com` allows all below example.com
+    /// Hosts that an order's data may put into a URL, separated by commas; `*.example.com` allows every host below
+    /// example.com
     #[arg(long, value_name = "HOSTS", default_value = "")]
     pub allow_hosts: Hosts,
     /// TOML file with more tokens, each with its tenant and scopes; docs/security.md has an example
@@ -103,7 +104,7 @@ pub struct New {
     /// What the agent is written in; with `none` the workflow calls a URL
     #[arg(long, value_enum, default_value = "python")]
     pub lang: Lang,
-    /// With `--lang rust`: the folder or the git URL of Stepwarden's source, which has the crate for agents
+    /// With `--lang rust`: the folder or the git URL of Stepwarden's source, which contains the crate for agents
     #[arg(long, value_name = "PATH|URL", required_if_eq("lang", "rust"))]
     pub stepwarden: Option<String>,
 }
@@ -122,15 +123,15 @@ pub enum Lang {
 /// Queues in addition to those of every system.
 #[derive(clap::Args)]
 pub struct Setup {
-    /// Register a reply queue for the orders of these tenants; `*` means every tenant, a name alone means tenant
+    /// Register a reply queue for the orders of these tenants; `*` means every tenant, and NAME alone means tenant
     /// `default`; repeatable
     #[arg(long = "reply-queue", value_name = "NAME=TENANT,TENANT", default_value = "default")]
     pub reply_queues: Vec<ReplyQueues>,
     /// Agents with several pools, preferred pool first, for example "payment=payment,payment-b"
     #[arg(long, env = "AGENT_POOLS", value_parser = stepwarden_aws::config::pools, default_value = "")]
     pub pools: Layout,
-    /// Agent that your own program serves: workflows may name it, and its requests go to queue agent-NAME; repeatable. The
-    /// agents in stepwarden.toml are known without this option
+    /// Agent that your own program serves. Workflows can use it, and its requests go to queue agent-NAME; repeatable.
+    /// The agents in stepwarden.toml need no such option
     #[arg(long = "external-agent", value_name = "NAME")]
     pub external_agents: Vec<String>,
 }
@@ -202,7 +203,7 @@ pub struct Bench {
     #[arg(long, default_value_t = 128, value_parser = at_least_one)]
     pub in_flight: usize,
     /// Submit N orders before the first one is scheduled, and the next N when these have ended; without N, submit all
-    /// at once. The rate does not count the time that submission takes
+    /// at once. The time spent submitting does not count in the rate
     #[arg(long, value_name = "N", num_args = 0..=1, conflicts_with = "in_flight", value_parser = clap::value_parser!(u64).range(1..))]
     pub backlog: Option<Option<u64>>,
     /// Rates to measure, in orders per second, each in a separate run. Orders are submitted on schedule, and latency
@@ -212,7 +213,7 @@ pub struct Bench {
     /// Duration of the run for each rate
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = lasting)]
     pub rate_for: Duration,
-    /// How many waiting orders to measure with, in a system that is killed once
+    /// Number of waiting orders to measure with; their system is killed once
     #[arg(long, default_value_t = 5000, value_name = "N", value_parser = clap::value_parser!(u64).range(10..=100_000_000))]
     pub open: u64,
     /// How many times to kill each of these: an agent, the scheduler, everything
@@ -233,7 +234,8 @@ pub struct Bench {
     /// Directory for the data [default: a new directory]
     #[arg(long, value_name = "DIR", conflicts_with = "memory")]
     pub data: Option<PathBuf>,
-    /// URL that each step calls with POST; by default a step calls nothing. No effect on lists, open and recovery
+    /// URL that each step calls with POST; by default a step calls nothing. It has no effect on lists, open and
+    /// recovery
     #[arg(long, value_name = "URL")]
     pub service: Option<String>,
     /// Print one JSON object
@@ -248,11 +250,11 @@ pub enum Part {
     Single,
     /// Orders per second, with many in flight
     Throughput,
-    /// A list of orders beside the same orders submitted one by one
+    /// A list of orders, compared with the same orders submitted one by one
     Lists,
     /// Latency at fixed rates
     Rates,
-    /// What waiting orders cost the others, and how long a start after kill -9 takes
+    /// How much waiting orders slow the others down, and how long a start takes after kill -9
     Open,
     /// Time to recover from kill -9 of an agent, of the scheduler, and of everything
     Recovery,
@@ -308,8 +310,8 @@ pub struct Simulate {
     /// Agent that your own program serves; repeatable
     #[arg(long = "external-agent", value_name = "NAME")]
     pub external_agents: Vec<String>,
-    /// Replay the order that `stepwarden export` wrote to this file; with FILE, under the definition in FILE. Repeat the
-    /// option for each order that this order started
+    /// Replay the order that `stepwarden export` wrote to this file. With a workflow FILE, replay it under the
+    /// definition in that file. Repeat the option for each order that this order started
     #[arg(long, value_name = "FILE", conflicts_with_all = ["adapter_every", "external_agents", "seeds", "seed", "first"])]
     pub replay: Vec<PathBuf>,
     /// Number of seeds to run [default: 1000]
@@ -353,7 +355,7 @@ pub struct Test {
 /// What the doctor checks.
 #[derive(clap::Args)]
 pub struct Doctor {
-    /// Check the deployment whose tables and queues the environment names, as for `up --aws`
+    /// Check the deployed tables and queues that the environment names; `up --aws` uses the same variables
     #[arg(long)]
     pub aws: bool,
     /// Data directory of the local system

@@ -87,7 +87,8 @@ pub enum Command {
     Simulate(Simulate),
     /// Play scenarios of workflows with scripted answers in virtual time, then under faults
     ///
-    /// A scenario says what the services answer and how the order has to end. Nothing is called and nothing needs to run.
+    /// A scenario specifies what the services answer and how the order has to end. No service is called, and no system
+    /// needs to be running.
     #[command(
         after_help = "Examples:\n  stepwarden test\n  stepwarden test tests/order.toml --only declined\n  stepwarden test --faults 1000"
     )]
@@ -97,17 +98,17 @@ pub enum Command {
     Remotes(Remotes),
     /// Check settings, API, token, clock, tables, queues and files; changes nothing
     ///
-    /// Every line begins with ok, warn or FAIL; for each problem it says what to do. By default doctor checks the embedded
-    /// endpoints of a local system; with AWS_ENDPOINT_URL the emulator at that address; with --aws the deployment that the
-    /// environment names.
+    /// Every line begins with ok, warn or FAIL; for each problem it says what to do. By default, doctor checks the
+    /// embedded endpoints of a local system. With AWS_ENDPOINT_URL, it checks the emulator at that address. With --aws,
+    /// it checks the deployment that the environment names.
     #[command(
         after_help = "Examples:\n  stepwarden doctor\n  stepwarden doctor --aws --url https://API.execute-api.eu-west-1.amazonaws.com --token TOKEN"
     )]
     Doctor(Doctor),
-    /// Serve the console of a deployment whose callers sign, on this machine
+    /// Serve, on this machine, the console of a deployment whose callers sign their requests
     ///
-    /// A browser cannot sign requests for IAM. This command passes them on, signed with your AWS credentials, until Ctrl-C. Only
-    /// the link that it prints gives access.
+    /// A browser cannot sign requests for IAM. This command signs them with your AWS credentials and passes them on,
+    /// until you press Ctrl-C. Only the link that it prints gives access.
     #[command(
         after_help = "Examples:\n  stepwarden console --stack shop\n  stepwarden console --stack shop --profile operator"
     )]
@@ -126,7 +127,7 @@ pub enum Command {
         after_help = "Examples:\n  stepwarden watch ORDER_ID\n  stepwarden watch ORDER_ID --timeout 30s && echo shipped\n  stepwarden watch ORDER_ID --json    one JSON object per line: the order's current state"
     )]
     Watch(Watch),
-    /// Send an event to an order that waits for it, or will wait for it
+    /// Send an event to an order that waits for it or will do so later
     ///
     /// Prints the order's id once the event is stored.
     #[command(
@@ -144,7 +145,8 @@ pub enum Command {
     History(One),
     /// List orders, newest first
     ///
-    /// With --state Waiting it lists the orders in which a step waits for a minute or longer, the longest unchanged first.
+    /// With --state Waiting it lists the orders in which a step has waited for a minute or longer, starting with the
+    /// order that has been unchanged for the longest time.
     #[command(
         after_help = "Examples:\n  stepwarden list --state Error\n  stepwarden list --state Waiting --step trial-over    who waits there, and since when\n  stepwarden list --workflow order --from 2026-11-21T00:00:00Z --limit 10"
     )]
@@ -176,8 +178,8 @@ pub enum Command {
     Dlq(Dlq),
     /// Perform one act on many orders at a limited rate, and print a line for each
     ///
-    /// Starts a job of the system and follows it. The job continues if this command ends; `jobs follow` follows it again. At least
-    /// one filter is required, or --ids. The exit code is 1 if the act failed for any order.
+    /// Starts a job in the system and follows it. The job continues if this command ends; `jobs follow` follows it
+    /// again. At least one filter or --ids is required. The exit code is 1 if the act failed for any order.
     #[command(
         after_help = "Examples:\n  stepwarden bulk resubmit --state Error --agent payment --reason \"the bank is back\" --dry-run\n  stepwarden bulk cancel --workflow order --to 2026-11-01T00:00:00Z --limit 500 --rate 50 --reason \"too old\""
     )]
@@ -196,7 +198,7 @@ pub enum Command {
         after_help = "Examples:\n  stepwarden resubmit ORDER_ID --reason \"the bank is back\" --wait\n  stepwarden resubmit ORDER_ID --reason \"the bank is back\"\n  stepwarden resubmit ORDER_ID --step charge --input '{\"amount\": 5}' --reason \"the amount was wrong\"\n  stepwarden resubmit ORDER_ID --item '17={\"sku\": \"s4\"}' --reason \"the row was wrong\"\n  stepwarden resubmit ORDER_ID --to latest --reason \"the workflow file is corrected\""
     )]
     Resubmit(Act),
-    /// Skip a failed step or a failed undo, or with --step the wait of a step
+    /// Skip a failed step, a failed undo, or the wait of the step that --step names
     #[command(after_help = "Examples:\n  stepwarden skip ORDER_ID --step check-fraud --reason \"checked by hand\"")]
     Skip(Act),
     /// Record that a failed step or a failed undo was done by hand
@@ -229,33 +231,34 @@ pub enum Command {
     Mend(Mend),
     /// Continue an order under another definition of its workflow
     ///
-    /// Nothing that is settled runs again, and what was done can still be undone; a definition that would break that is refused, with
-    /// the reason. While a step is with an agent, the request to migrate is recorded and nothing more starts. The order is migrated
-    /// as soon as no request to an agent can start any more. A later migration replaces one that is still waiting.
+    /// No settled step runs again, and what was done can still be undone. A definition that would break this rule is
+    /// refused, with the reason. While a step is with an agent, the migration is only recorded, and no other step
+    /// starts. The order is migrated as soon as no request to an agent can start any more. A later migration replaces
+    /// one that is still waiting.
     #[command(
         after_help = "Examples:\n  stepwarden migrate ORDER_ID --to latest --dry-run --reason \"looking\"\n  stepwarden migrate ORDER_ID --to latest --reason \"the new check\"\n  stepwarden resubmit ORDER_ID --to latest --reason \"the file is corrected\"    migrate and try again"
     )]
     Migrate(Migrate),
     /// Run a step of an order again, and all steps that come after it
     ///
-    /// The order may have ended already. What these steps did is undone first, beginning with the last step. A step that was undone
-    /// gets a new idempotency key. Any other step keeps its key, so that its service does nothing twice. No earlier reply, event or
-    /// callback of a step counts again.
+    /// The order may already have ended. What these steps did is undone first, beginning with the last step. A step
+    /// that was undone gets a new idempotency key. Any other step keeps its key, so that its service does nothing
+    /// twice. Earlier replies, events and callbacks for these steps no longer count.
     #[command(
         after_help = "Examples:\n  stepwarden run-again ORDER_ID --from pack --dry-run --reason \"looking\"\n  stepwarden run-again ORDER_ID --from pack --reason \"the wrong box\""
     )]
     RunAgain(RunAgain),
-    /// Print everything that is kept of an order, as JSON
+    /// Print everything that is kept about an order, as JSON
     ///
-    /// The file holds the order with its long outputs, its input, its history, its record as it is stored, and the definition that it
-    /// runs. It contains personal data.
+    /// The output contains the order with its long outputs, its input, its history, its stored record, and the
+    /// definition that it runs. It contains personal data.
     #[command(after_help = "Examples:\n  stepwarden export ORDER_ID > order.json")]
     Export(One),
     /// Erase what an order says about people
     ///
-    /// Removes its input, outputs, errors, events and reasons, and those of the orders that it started. Ids, states, attempts and
-    /// times stay, with who erased it and why. The order must have ended. An erasure cannot be reversed, and an erased order cannot
-    /// be undone.
+    /// Removes the order's input, outputs, errors, events and reasons, and those of the orders that it started. Ids,
+    /// states, attempts and times stay, and so does the record of who erased the order and why. The order must have
+    /// ended. An erasure cannot be reversed, and an erased order cannot be undone.
     #[command(after_help = "Examples:\n  stepwarden erase ORDER_ID --reason \"request 17 of the customer\"")]
     Erase(Erase),
     /// Give an agent no more work until it is resumed

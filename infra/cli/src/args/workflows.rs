@@ -6,7 +6,7 @@ use std::path::PathBuf;
 /// What to do with workflows.
 #[derive(clap::Subcommand)]
 pub enum Workflows {
-    /// List the workflows and the definition that new orders of each get
+    /// List the workflows, each with the definition that its new orders get
     List(At),
     /// Show a workflow and its changes, or one of its definitions
     #[command(
@@ -20,9 +20,10 @@ pub enum Workflows {
         after_help = "Examples:\n  stepwarden workflows explain workflows/order.toml\n  stepwarden workflows explain order --mermaid    the active definition of the system, as a diagram"
     )]
     Explain(Explain),
-    /// Send a workflow file to the system, which checks and keeps it; new orders get it with --activate
+    /// Send a workflow file to the system, which checks and keeps it; with --activate, new orders get it
     ///
-    /// Prints its hash, and what differs from the active definition. Open orders keep their definition.
+    /// Prints the hash of the new definition, and how it differs from the active one. Open orders keep their
+    /// definition.
     #[command(
         after_help = "Examples:\n  stepwarden workflows put order.toml --reason \"longer timeout\"\n  stepwarden workflows put order.toml --activate --reason \"longer timeout\""
     )]
@@ -117,7 +118,7 @@ pub struct Change {
 /// Who changes it, why, and on what condition.
 #[derive(clap::Args)]
 pub struct How {
-    /// Change nothing unless the last change still has this number, as `show` prints it [default: its number now]
+    /// Change nothing unless the last change still has this number, as `show` prints it [default: the current number]
     #[arg(long, value_name = "N")]
     pub if_version: Option<u64>,
     #[command(flatten)]
