@@ -159,7 +159,7 @@ def test_what_cannot_run_again_is_said_and_an_undone_order_runs_again_as_a_whole
     page.keyboard.press("Enter")
     expect(dialog.locator(".told .wrong")).to_contain_text("a list cannot be started again")
     expect(dialog.locator(".told .facts")).to_have_count(0)
-    expect(dialog.locator("button[type=submit]")).to_have_text("Show what that means")
+    expect(dialog.locator("button[type=submit]")).to_have_text("Show the consequences")
     assert page.evaluate(CONTRAST) == []
     undone = system.submit("parcel", "sent back")
     system.until(undone, "Processed")

@@ -110,7 +110,7 @@ pub fn person(event: &ApiGatewayV2httpRequest) -> Result<Option<String>, Problem
     match person {
         Some(person) if person.len() > MAX_PERSON => {
             let detail =
-                format!("the caller's name has more than {MAX_PERSON} bytes; use an identity with a shorter one");
+                format!("the caller's name has more than {MAX_PERSON} bytes; use an identity with a shorter name");
             Err(problem::forbidden(None, detail))
         }
         person => Ok(person),

@@ -57,7 +57,7 @@ pub fn deployed(agents: &[&str], settings: &Settings) -> Result<Workflows, Error
     for name in settings.config.keys().filter(|name| !workflows.contains_key(*name)) {
         tracing::info!(
             workflow = name,
-            "WORKFLOW_CONFIG has values for it, and no file here defines it: it must be registered"
+            "WORKFLOW_CONFIG has values for this workflow, but no file here defines it: the workflow must be registered"
         );
     }
     workflows.retain(|name, workflow| {
@@ -65,7 +65,7 @@ pub fn deployed(agents: &[&str], settings: &Settings) -> Result<Workflows, Error
         if !missing.is_empty() {
             tracing::info!(
                 workflow = name,
-                "accepts no orders for it: this deployment lacks the example's agents {missing:?}"
+                "accepts no orders for this workflow: the deployment lacks the example's agents {missing:?}"
             );
         }
         missing.is_empty()
@@ -145,7 +145,8 @@ fn check_children<'a>(workflows: &'a Workflows, path: &mut Vec<&'a str>, name: &
         };
         if known.input.is_some() {
             let message = format!(
-                "`{child}` has a built-in input check, so no workflow can start it; replace the check by a schema in `[input]`"
+                "`{child}` has a built-in input check, so no workflow can start it; replace the check with a schema in \
+                    `[input]`"
             );
             return Err((first, message));
         }

@@ -56,13 +56,13 @@ function found(report, verb, lists, lines = []) {
 
 /** The dialog that moves the order in `details` to another definition, after it has shown what that means. */
 function migrate(details, done) {
-  const fields = [{ name: "to", label: "Definition", required: true, value: "latest", help: "Its hash, or latest for the one that new orders get." }];
+  const fields = [{ name: "to", label: "Definition", required: true, value: "latest", help: "Its hash, or latest for the definition that new orders get." }];
   const isError = details.order.state === "Error";
-  if (isError) fields.push({ name: "resubmit", label: "Then", kind: "select", options: ["yes", "no"], names: { yes: "try again what failed", no: "leave it in Error" } });
+  if (isError) fields.push({ name: "resubmit", label: "Then", kind: "select", options: ["yes", "no"], names: { yes: "retry what failed", no: "leave it in Error" } });
   const body = ({ resubmit, ...values }) => ({ ...values, resubmit: resubmit === "yes", if_version: details.order.version });
   ask({
     title: "Move this order to another definition?",
-    lead: [h("p", {}, "Nothing that is done runs again, and what was done can still be undone. Nothing changes until you have seen and confirmed the differences."), id(details)],
+    lead: [h("p", {}, "No step that is done runs again, and what was done can still be undone. Nothing changes until you have seen and confirmed the differences."), id(details)],
     fields,
     verb: "Show what changes",
     done,
@@ -95,7 +95,7 @@ function runAgain(details, done) {
       choice("without_undo", "Steps that have no undo", "do not run them again", "run them again; what they did stays"),
       choice("new_keys", "Idempotency keys of steps that were not undone", "keep them: the service answers as before", "new keys: the service does the work a second time"),
     ],
-    verb: "Show what that means",
+    verb: "Show the consequences",
     danger: true,
     done,
     async look(values) {
@@ -115,7 +115,7 @@ function erase(details, done) {
   const last = details.order.order_id.slice(-4);
   ask({
     title: "Erase the data of this order?",
-    lead: [h("p", {}, "This erases its input, outputs, errors, events and reasons, also those of the orders that it started. Ids, states, attempts and times stay, with your name and reason. This cannot be reversed, and the order cannot be undone afterwards."), id(details)],
+    lead: [h("p", {}, "This erases the order's input, outputs, errors, events and reasons, and those of the orders that it started. Ids, states, attempts and times stay, with your name and reason. This cannot be reversed, and the order cannot be undone afterwards."), id(details)],
     fields: [{ name: "confirm", label: "To confirm, type the last four characters of the order's id", required: true, most: 4 }],
     verb: "Erase",
     danger: true,

@@ -87,7 +87,7 @@ export function bulk(parameters, done, first = "resubmit") {
   let key;
   ask({
     title: "Act on all these orders?",
-    lead: [h("p", {}, "All orders", named, ", not only those on this page. You first see what would be done."), isBoth && h("p", {}, "The undo of a step counts as the step: orders in which ", h("strong", {}, filter.step), " fails and orders in which its undo fails are both included."), h("p", { class: "small" }, "The system carries this out even if you close this page. It leaves an order alone that no longer matches.")],
+    lead: [h("p", {}, "All orders", named, ", not only those on this page. You first see what would be done."), isBoth && h("p", {}, "The undo of a step counts as the step: orders in which ", h("strong", {}, filter.step), " fails and orders in which its undo fails are both included."), h("p", { class: "small" }, "The system carries this out even if you close this page. It leaves alone every order that no longer matches.")],
     fields: [
       { name: "action", label: "Act", kind: "select", options: actions, names: Object.fromEntries(actions.map((action) => [action, ACTS[action].name])), value: first },
       { name: "limit", label: "Maximum number", value: "100" },

@@ -27,7 +27,7 @@ function words({ order, history, plan }) {
   if (order.running_again?.length) lines.push(["undo", "This order runs again", `from ${order.running_again.join(", ")}. What these steps did is undone first.`]);
   if (order.migrating_to) lines.push(["", "This order moves", `to the definition ${order.migrating_to} once no step is with an agent and no request can start any more.`]);
   if (order.erased_at) lines.push(["undone", "The data of this order was erased", `at ${clock(order.erased_at)}.`]);
-  if (order.undo_from) lines.push(["undo", "The undo begins", `at ${clock(order.undo_from)}. Until then an earlier request may still take effect, and undoing it before would leave that effect in place.`]);
+  if (order.undo_from) lines.push(["undo", "The undo begins", `at ${clock(order.undo_from)}. Until then, an earlier request may still take effect, and an undo before that would leave the effect in place.`]);
   for (const step of order.paused_at ? [] : order.steps.filter((one) => one.waiting_until)) {
     const missing = step.missing === undefined ? "" : `, ${step.missing} missing`;
     const reminders = step.reminders ? ` ${many(step.reminders, "reminder")} sent.` : "";

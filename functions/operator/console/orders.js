@@ -236,7 +236,7 @@ export function orders(app, parameters) {
       pages?.flatMap((page) => page.unreadable ?? []).map((one) => h("p", { class: "wrong", "data-key": `unreadable-${one.order_id}` }, h("span", { class: "mono" }, one.order_id), " is not listed because its record cannot be read: ", prose(one.why))),
       h("div", { class: "pages" },
         h("button", { id: "newer", disabled: isOld || !parameters.cursor, onclick: newer }, isOldestFirst ? (before.length || !parameters.cursor ? "Back" : "First") : before.length || !parameters.cursor ? "Newer" : "Newest"),
-        h("span", { class: "small" }, rows.length ? `${many(rows.length, "order")}${parameters.cursor ? " on this page" : next ? (isOldestFirst ? ", the longest unchanged" : ", the newest") : ""}` : ""),
+        h("span", { class: "small" }, rows.length ? `${many(rows.length, "order")}${parameters.cursor ? " on this page" : next ? (isOldestFirst ? ", those unchanged for the longest time" : ", the newest") : ""}` : ""),
         h("button", { id: "older", disabled: isOld || !next, onclick: older }, isOldestFirst ? "More" : rows.length || !next ? "Older" : "Search older orders")),
     );
   }

@@ -74,7 +74,7 @@ const EVENTS = {
   step_passed_over: ["passed over", "undone"],
   step_waiting: ["waits", "wait"],
   step_reminded: ["reminder sent", "wait"],
-  event_counted: ["has the event of one more person", "wait"],
+  event_counted: ["got the event from one more person", "wait"],
   failure_caught: ["failed; the order continues", "warn"],
   undo_started: ["undo started", "undo"],
   step_undone: ["undone", "undone"],

@@ -76,7 +76,7 @@ export function workflow(app, _, name) {
       h("th", { scope: "row" }, String(entry.version)), h("td", {}, entry.hash ? hash(entry.hash) : "retired"), h("td", {}, entry.by), h("td", {}, when(entry.since)), h("td", {}, entry.reason ? prose(entry.reason) : ""),
       h("td", { class: "do" }, entry.hash && entry.hash !== row.hash ? h("button", { onclick: () => change("activate", row, entry.hash, done), "aria-label": `Activate ${entry.hash}, change ${entry.version}` }, "Activate") : null));
     const heads = ["Change", "Definition", "By", "Time", "Reason", h("span", { class: "hidden" }, "Action")];
-    if (!row.history.length) return h("p", { class: "nothing" }, "There are no changes: new orders get what the deployment brought.");
+    if (!row.history.length) return h("p", { class: "nothing" }, "There are no changes: new orders get the definition that was deployed.");
     return [h("div", { class: "scroll" }, h("table", {}, h("thead", {}, h("tr", {}, heads.map((head) => h("th", { scope: "col" }, head)))), h("tbody", {}, row.history.map(one)))),
       row.next && h("p", { class: "small" }, "Earlier changes: ", h("code", {}, `stepwarden workflows show ${row.name}`))];
   }

@@ -225,7 +225,7 @@ impl Operator {
             }
         }
         match wrong.is_empty() {
-            true if files.is_empty() => Err("the folder has no workflow file; a file ends in .toml".into()),
+            true if files.is_empty() => Err("the folder has no workflow file (a file whose name ends in .toml)".into()),
             true => Ok(workflows),
             false => Err(wrong.join("; ")),
         }

@@ -99,11 +99,13 @@ fn refusal(why: Declined) -> Problem {
         Declined::TooLong => problem::event_refused("body", why.to_string()),
         Declined::KeyReused => problem::event_key_reused("Idempotency-Key", why.to_string()),
         Declined::Unknown => unknown(),
-        Declined::Early | Declined::RunsAgain => {
-            problem::event_late(None, "the order has not called the service yet; send it again once it has called")
-        }
+        Declined::Early | Declined::RunsAgain => problem::event_late(
+            None,
+            "the order has not called the service yet; send the callback again after that call",
+        ),
         Declined::Late | Declined::Full => {
-            let detail = "stop, because the step no longer waits for this: it has a callback, it ended in another way or ran again, or the order has ended or is being undone";
+            let detail = "stop, because the step no longer waits for this callback: it already has one, ended in \
+                another way or ran again, or the order has ended or is being undone";
             problem::event_late(None, detail)
         }
     }

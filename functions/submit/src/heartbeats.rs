@@ -82,7 +82,7 @@ fn over(task: &Task) -> Problem {
     let why = match task.phase {
         Phase::Undoing | Phase::Undone | Phase::UndoError => "the order is being undone, or the attempt is over",
         Phase::Forward | Phase::Processed | Phase::Error => {
-            "the attempt is over: its CompleteBy has passed, it was answered, or another one began"
+            "the attempt is over: its CompleteBy has passed, it was answered, or another attempt began"
         }
     };
     problem::attempt_over(None, format!("stop the work: {why}"))

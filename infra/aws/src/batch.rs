@@ -124,7 +124,7 @@ pub async fn set_aside<M: Messenger>(messenger: &M, messages: Vec<(Record, Strin
     let ids: Vec<String> = messages.iter().map(|(record, _)| record.message_id.clone()).collect();
     let effects = messages.into_iter().map(|(record, reason)| {
         // Not the reason, which may quote the message.
-        tracing::error!(queue = %record.queue, message.id = %record.message_id, bytes = record.body.len(), "set a message aside; the reason is with it");
+        tracing::error!(queue = %record.queue, message.id = %record.message_id, bytes = record.body.len(), "set a message aside; the reason is stored with it");
         let kept = escaped_prefix(&record.body, MAX_BODY);
         Effect::SetAside(Box::new(SetAside {
             queue: record.queue,

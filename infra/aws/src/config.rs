@@ -90,7 +90,8 @@ impl Config {
         let external_agents = list("EXTERNAL_AGENTS");
         if let Some(name) = external_agents.iter().find(|name| agents.contains(name)) {
             let problem = format!(
-                "`{name}` is also in AGENTS; keep it in only one list: here if your own program serves it, else there"
+                "`{name}` is also in AGENTS; keep it in only one of the two: in EXTERNAL_AGENTS if your own program \
+                    serves it, else in AGENTS"
             );
             return Err(Error { name: "EXTERNAL_AGENTS", problem });
         }

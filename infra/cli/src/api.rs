@@ -192,7 +192,8 @@ async fn items(id: &str, state: &str, step: Option<String>, cursor: Option<usize
         Some(step) => step,
         None => {
             let answer = api.read(&format!("/orders/{}", segment(id)?)).await?;
-            let order: Status = show::read(&answer).context("the answer is not an order; update the command line")?;
+            let order: Status =
+                show::read(&answer).context("the answer is not an order; update the `stepwarden` command")?;
             let mut lists = order.steps.into_iter().filter(|step| step.items.is_some()).map(|step| step.name);
             let first = lists.next().context("no step of the order has started a list of items yet")?;
             let others: Vec<String> = lists.collect();
@@ -229,7 +230,7 @@ async fn items(id: &str, state: &str, step: Option<String>, cursor: Option<usize
 /// Prints what the step called `name` returned.
 async fn output(id: &str, name: &str, at: &At) -> Result<()> {
     let answer = at.api().await?.read(&format!("/orders/{}?output={}", segment(id)?, segment(name)?)).await?;
-    let order: Status = show::read(&answer).context("the answer is not an order; update the command line")?;
+    let order: Status = show::read(&answer).context("the answer is not an order; update the `stepwarden` command")?;
     let Some(step) = order.steps.iter().find(|step| step.name == name) else {
         let names: Vec<&str> = order.steps.iter().map(|step| step.name.as_str()).collect();
         anyhow::bail!("the order has no step `{name}`; write one of {}", names.join(", "));
@@ -279,8 +280,9 @@ async fn export(One { id, at }: One) -> Result<()> {
     for _ in 0..READS {
         let mut all = api.read(&format!("/details/{id}")).await?;
         let Record { record, columns, .. } = show::read(&api.read(&format!("/details/{id}/record")).await?)
-            .context("the answer is not a record; update the command line")?;
-        let order: Status = show::read(&all["order"]).context("the answer is not an order; update the command line")?;
+            .context("the answer is not a record; update the `stepwarden` command")?;
+        let order: Status =
+            show::read(&all["order"]).context("the answer is not an order; update the `stepwarden` command")?;
         let long = order.steps.iter().enumerate().filter(|(_, step)| step.output_bytes.is_some());
         let mut is_same = columns.get("version") == Some(&order.version.to_string());
         for (n, step) in long {
@@ -537,7 +539,7 @@ async fn act(name: &str, act: Act) -> Result<ExitCode> {
     let said = |Acted { outcome, version }| {
         let was = match &*outcome {
             "repeated" => "already accepted",
-            "waits" => "accepted, and waits until no step is with an agent",
+            "waits" => "accepted, in effect as soon as no step is with an agent",
             _ => "accepted",
         };
         // An accepted act is recorded, but how the order ends is not known yet.

@@ -163,7 +163,7 @@ pub fn create(New { folder, lang, stepwarden }: &New) -> Result<String, StartErr
     let (has, with) = match lang {
         Lang::Python => ("its agent in Python, scenarios, and a template for AWS", " with the agent"),
         Lang::Rust => ("its agent in Rust, scenarios, and a template for AWS", " with the agent, once it is compiled"),
-        Lang::None => ("whose steps are URLs, scenarios, and a template for AWS", " with sample services"),
+        Lang::None => ("scenarios, and a template for AWS; the workflow's steps call URLs", " with sample services"),
     };
     Ok(format!(
         "{shown} has a workflow, {has}. Next:\n  cd {}\n  \

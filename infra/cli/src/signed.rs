@@ -25,7 +25,7 @@ use tokio::sync::Mutex;
 const TIMEOUT: Duration = Duration::from_secs(30);
 /// Credentials are read again this long before they expire, or after this time if they do not say when.
 const FRESH: Duration = Duration::from_secs(300);
-const NONE: &str = "there are none in variables, in the default profile or from a role of this machine";
+const NONE: &str = "there are none in environment variables, in the default profile or from a role of this machine";
 /// AWS refuses a signature whose time is this far off.
 const MOST_APART_S: i64 = 300;
 

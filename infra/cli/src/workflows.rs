@@ -140,7 +140,8 @@ async fn diff(file: &Path, at: &At) -> Result<()> {
     })
 }
 
-const OTHER_VERSION: &str = "the system has another version than this program; use the program of the same version";
+const OTHER_VERSION: &str =
+    "the system and this program have different versions; use the program of the system's version";
 
 fn known<T: DeserializeOwned>(answer: &Value) -> Result<T> {
     show::read(answer).context(OTHER_VERSION)

@@ -116,7 +116,7 @@ pub(super) async fn at(place: &Place) -> Vec<Check> {
         checks.push(match &place.url {
             // The URL is only a guess: `up` may use other tables, queues or ports.
             Some(url) if place.is_guess => {
-                let detail = format!("tables and queues were not checked, no answer at {url}: {}", trouble.told());
+                let detail = format!("tables and queues were not checked: no answer at {url}: {}", trouble.told());
                 warn("endpoint", detail, trouble.hint(place))
             }
             _ => fail("endpoint", trouble.told(), trouble.hint(place)),

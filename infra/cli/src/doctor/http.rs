@@ -28,7 +28,7 @@ pub(super) async fn checks(api: &Api) -> Vec<Check> {
             let detail = format!("{} answers, version {version}", api.url);
             checks.push(match version == env!("CARGO_PKG_VERSION") {
                 true => ok("API", detail),
-                false => warn("API", detail, "use the command line of the same version"),
+                false => warn("API", detail, "use the `stepwarden` command of the same version"),
             });
             checks.extend(clock("the API's", &answer.headers, Timestamp::now()));
         }
@@ -95,7 +95,8 @@ async fn system(api: &Api) -> Vec<Check> {
             None => warn(
                 "supervisor",
                 "no supervisor leads at the moment, which is normal between two sweeps",
-                "check again with `stepwarden leader`; if it stays so, see Supervisor silent in docs/runbook.md",
+                "check again with `stepwarden leader`; if there is still none, see Supervisor silent in \
+                    docs/runbook.md",
             ),
         },
         Err(error) => fail("supervisor", error, "see the tables below"),

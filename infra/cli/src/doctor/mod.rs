@@ -228,7 +228,7 @@ fn data(folder: &Path) -> Check {
     }
     let token = folder.join(TOKEN_FILE);
     if std::fs::metadata(&token).is_ok_and(|file| file.permissions().mode() & 0o077 != 0) {
-        let hint = format!("chmod 600 {}; delete it for a new token at the next start", token.display());
+        let hint = format!("chmod 600 {}; or delete the file to get a new token at the next start", token.display());
         return warn("data", format!("others on this machine may read {}", token.display()), hint);
     }
     ok("data", format!("{name} with {found} databases"))
