@@ -186,18 +186,23 @@ pub enum Declined {
     NoPerson,
     /// This person's event counts already, with other data.
     #[error(
-        "the order has an event of this name by the same person with other data; each person counts once, so somebody else has to send this one"
+        "the same person has already sent an event of this name with other data; each person counts once, so somebody \
+         else has to send this one"
     )]
     SamePerson,
     /// Its step does not wait yet, and refuses early events or has as many as it takes.
-    #[error("its step does not wait yet, and nothing more is kept for it; send it again once the step waits")]
+    #[error(
+        "the step does not wait for the event yet, and no more events are kept for it; send the event again once \
+         the step waits"
+    )]
     Early,
     /// Its steps are being undone to run again, and will wait anew.
     #[error("the order is being undone so that steps can run again; send it again once that has finished")]
     RunsAgain,
     /// No step waits for it any more.
     #[error(
-        "no step waits for it any more: another event was taken, its time is over, or the order has ended; look at the order"
+        "no step waits for this event any more: another event was taken, the step's time is over, or the order has \
+         ended; look at the order"
     )]
     Late,
     /// As many events as an order keeps.
@@ -210,7 +215,10 @@ pub enum Declined {
     #[error("`take`, `failed` or `output` of the step has no value for this event; send the fields that they read")]
     Unfit,
     /// What its step would keep of it is too long or too deep for the order.
-    #[error("the order has no room for the output that the step makes of this; send a reference to the data instead")]
+    #[error(
+        "the order has no room for the output that the step would make from this event; send a reference to the \
+         data instead"
+    )]
     TooLong,
 }
 

@@ -22,7 +22,9 @@ pub enum Obstacle {
     #[error("the order is in Error and waits for a person; resubmit, skip, mark done or undo it first")]
     Stopped,
     /// Its parent's undo would need it.
-    #[error("the order belongs to order {0}, which started it; erase the order at the top, and this one goes with it")]
+    #[error(
+        "the order belongs to order {0}, which started it; erase the order at the top, and this one is erased with it"
+    )]
     Child(Id),
 }
 

@@ -210,7 +210,7 @@ pub fn check(task: &Task, tenant: &str, workflow: &Workflow) -> Result<(), Unfit
         (
             (0..task.steps.len()).any(|index| task.counted(index).count() > most(index)),
             "ev.s",
-            "gives a step more events than people that it counts",
+            "gives a step more events than the number of people that it counts",
         ),
     ];
     for (is_wrong, at, why) in whole.into_iter().chain(later) {
@@ -241,7 +241,7 @@ fn unfit_wait(step: &Step, task: &Task, way: Way) -> Option<(&'static str, &'sta
         (
             way != Way::Go && !task.is_undo_begun(),
             "state",
-            "is Waiting, but the steps before do not let it begin: set it to Pending",
+            "is Waiting, but the steps before it do not let it begin: set it to Pending",
         ),
         (until > plus(task.updated_at, MAX_WAIT), "u", "is more than 366 days after the record's last change"),
         (step.turn.is_none(), "t", "is missing: it says since when the step waits, in milliseconds since 1970"),
@@ -317,7 +317,7 @@ fn unfit(step: &Step, task: &Task, spec: &Spec, latest: Timestamp) -> Option<(&'
         (
             step.heart.is_some() && step.claim().is_none(),
             "hb",
-            "is of an attempt, and no agent has the step: leave it out",
+            "belongs to an attempt, but no agent has the step: leave it out",
         ),
         (
             step.heart.as_ref().is_some_and(|heart| heart.note.as_ref().is_some_and(|note| note.len() > MAX_NOTE)),

@@ -75,32 +75,32 @@ pub enum Rule {
     )]
     Secret,
     /// A step whose turn has come is gone.
-    #[error("its turn has come, and the new definition does not have it; keep the step")]
+    #[error("its turn has come, but the new definition does not have it; keep the step")]
     Lost,
     /// A step whose turn has come would be of another kind.
     #[error(
-        "its turn has come, and in the new definition it is a step of another kind; give the new step another name"
+        "its turn has come, but in the new definition it is a step of another kind; give the new step another name"
     )]
     Sort,
     /// An undo that may be owed is gone.
-    #[error("it may have run, and the new definition has no undo for it; keep the undo")]
+    #[error("it may have run, but the new definition has no undo for it; keep the undo")]
     Undo,
     /// A step that may have run would become irreversible.
     #[error("it may have run, and the new definition makes it irreversible; leave that out")]
     Irreversible,
     /// Its call would change under a key in use.
     #[error(
-        "it was tried and is not settled, and the new definition sends something else under the same idempotency key; \
-         keep the call: once the order is under the new definition, the step can be skipped or marked as done"
+        "it was tried and is not settled, but the new definition would send something else under the same idempotency \
+         key; keep the call: once the order is under the new definition, the step can be skipped or marked as done"
     )]
     Call,
     /// It would follow an unsettled step.
     #[error(
-        "its turn has come, and the new definition puts a step before it that is not settled; put that step after it"
+        "its turn has come, but the new definition puts before it a step that is not settled; put that step after it"
     )]
     Before,
     /// A step that was begun would be passed over.
-    #[error("it was begun, and the new definition would pass it over, because a step before it did not run")]
+    #[error("it was begun, but the new definition would pass it over, because a step before it did not run")]
     PassedOver,
     /// Undos would run in another order.
     #[error(
@@ -108,7 +108,7 @@ pub enum Rule {
     )]
     Order,
     /// It waits for something else.
-    #[error("it waits, and the new definition has another wait for it; keep what it waits for")]
+    #[error("it waits, but in the new definition it waits for something else; keep what it waits for")]
     Wait,
     /// It has asked for a page.
     #[error(
@@ -117,12 +117,12 @@ pub enum Rule {
     Pages,
     /// A kept event would be lost.
     #[error(
-        "an event is kept for it, and in the new definition another step would take the event, or none would; keep the \
+        "an event is kept for it, but in the new definition another step would take the event, or none would; keep the \
          step, its `take` and its place among the steps that take this event"
     )]
     Kept,
     /// Not only undos differ.
-    #[error("the order is being undone, and the new definition differs in more than how this step is undone")]
+    #[error("the order is being undone, but the new definition changes more than how this step is undone")]
     Undoing,
     /// The record breaks another rule.
     #[error("the order's record does not fit the new definition")]

@@ -129,7 +129,7 @@ pub enum Refused {
     #[error("there is no workflow of this name")]
     Unknown,
     /// The record has no room.
-    #[error("{MAX_POINTERS} names have been registered, which is the most; reuse one of them")]
+    #[error("{MAX_POINTERS} names have been registered, which is the maximum; reuse one of them")]
     Full,
 }
 
@@ -192,7 +192,7 @@ pub fn differences(old: &Workflow, new: &Workflow) -> Vec<String> {
         }
     }
     if all.is_empty() && old != new {
-        all.push("the steps are in another order".into());
+        all.push("the steps are listed in a different sequence".into());
     }
     all
 }
@@ -397,6 +397,6 @@ mod tests {
         let mut turned = old.clone();
         turned.steps.swap(0, 2);
         turned.steps[1].after[0].step = 2;
-        assert_eq!(differences(&old, &turned), ["the steps are in another order"]);
+        assert_eq!(differences(&old, &turned), ["the steps are listed in a different sequence"]);
     }
 }

@@ -292,7 +292,7 @@ fn on_reply(task: &Task, reply: &Reply, turn: &Turn<'_>) -> Decision {
             let accept = turn.workflow.steps[index].accept.as_ref().filter(|_| direction == Direction::Do);
             let accepted = match accept {
                 Some(accept) => change.accept(index, accept, output.clone()).map_err(|error| error.to_string()),
-                None => Err("the agent says `accepted`, and the step has no `accept`".to_owned()),
+                None => Err("the agent says `accepted`, but the step has no `accept`".to_owned()),
             };
             if let Err(error) = accepted {
                 change.fail(index, direction, &error, Failure::of(FailureKind::Mistake));
@@ -325,7 +325,7 @@ fn on_reply(task: &Task, reply: &Reply, turn: &Turn<'_>) -> Decision {
             change.not_yet(index, why);
         }
         Outcome::NotYet { .. } => {
-            let error = "the agent says `not_yet`, and the step does not poll";
+            let error = "the agent says `not_yet`, but the step does not poll";
             change.fail(index, direction, error, Failure::of(FailureKind::Mistake));
         }
         Outcome::Garbled { error } => {

@@ -276,9 +276,7 @@ impl<'a> Reader<'a> {
                 }
                 note if NOTES.contains(&note) => {}
                 other => {
-                    return wrong(&format!(
-                        "there is no keyword `{other}` here; docs/workflows.md lists those there are"
-                    ));
+                    return wrong(&format!("there is no keyword `{other}` here; docs/workflows.md lists all keywords"));
                 }
             }
         }
@@ -294,7 +292,7 @@ impl<'a> Reader<'a> {
             return Err(format!("`{at}`: {value} leads nowhere; add it below `$defs`"));
         };
         if self.under_way.iter().any(|other| other == pointer) {
-            return Err(format!("`{at}`: {value} leads back to itself; a schema here has an end"));
+            return Err(format!("`{at}`: {value} leads back to itself; a schema here cannot be recursive"));
         }
         self.under_way.push(pointer.to_owned());
         let read = self.read(target, pointer, level + 1);
@@ -389,7 +387,7 @@ impl Check {
         if !schema.one.is_empty() {
             let count = schema.one.iter().filter(|one| self.fits(one, value)).count();
             if count != 1 {
-                self.add(at, format!("must fit exactly one of {} alternatives, and fits {count}", schema.one.len()));
+                self.add(at, format!("must fit exactly one of {} alternatives, but fits {count}", schema.one.len()));
             }
         }
         if let Some(not) = &schema.not
@@ -447,10 +445,10 @@ impl Check {
         let count = count as u64;
         let s = |n: u64| if n == 1 { "" } else { "s" };
         if let Some(least) = least.filter(|least| count < *least) {
-            self.add(at, format!("must have at least {least} {what}{}, and has {count}", s(least)));
+            self.add(at, format!("must have at least {least} {what}{}, but has {count}", s(least)));
         }
         if let Some(most) = most.filter(|most| count > *most) {
-            self.add(at, format!("must have at most {most} {what}{}, and has {count}", s(most)));
+            self.add(at, format!("must have at most {most} {what}{}, but has {count}", s(most)));
         }
     }
 
@@ -464,7 +462,7 @@ impl Check {
                 let alike = seen.entry(hasher.finish()).or_default();
                 if let Some(first) = alike.iter().find(|first| same(&list[**first], item)) {
                     let first = *first;
-                    self.add(at, format!("must have no item twice, and items {first} and {n} are the same"));
+                    self.add(at, format!("must have no item twice, but items {first} and {n} are the same"));
                     break;
                 }
                 alike.push(n);

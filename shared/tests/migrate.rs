@@ -171,7 +171,7 @@ fn an_obstacle_names_the_step_and_what_to_do() {
     let found = moved(&bench.task, &bench.workflow, &to, at(bench.now)).unwrap_err();
     assert_eq!(
         found.to_string(),
-        "step `a`: it may have run, and the new definition has no undo for it; keep the undo"
+        "step `a`: it may have run, but the new definition has no undo for it; keep the undo"
     );
 }
 

@@ -92,7 +92,7 @@ const MISTAKES: &[Mistake<'_>] = &[
     (
         "a | heartbeat = \"1s\"; late = { extend = \"1s\", times = 1 }",
         "late",
-        &["a step with a `heartbeat` gets more time by its heartbeats, so it takes no `late`"],
+        &["a step with a `heartbeat` gets more time through its heartbeats, so it takes no `late`"],
     ),
     (
         "a | heartbeat = \"1s\"; poll = { every = \"5s\", for = \"1m\", done = \"true\" }",
@@ -317,7 +317,7 @@ const MISTAKES: &[Mistake<'_>] = &[
         "outputs.a",
         &["a `fail` step has no output"],
     ),
-    ("a-b | after = []\na_b | after = []; with = { x = 1 }", "a_b", &["one name in expressions", "rename"]),
+    ("a-b | after = []\na_b | after = []; with = { x = 1 }", "a_b", &["the same name in expressions", "rename"]),
     // Kinds.
     ("a | after = []; catch = \"error.status == '409'\"", "error.status", &["error.status", "number"]),
     ("a | after = []; catch = \"error.kind == 409\"", "error.kind", &["text"]),
@@ -371,7 +371,7 @@ const MISTAKES: &[Mistake<'_>] = &[
     (
         "a | after = []; http = { url = \"https://x.example\", headers = { authorization = \"${input.token}\" } }",
         "authorization",
-        &["would contain a secret"],
+        &["would put a secret into the file"],
     ),
     (
         "a | after = []; http = { url = \"https://x.example\", output = \"/id\" }; output = { id = \"${answer.id}\" }",
@@ -502,7 +502,7 @@ fn a_mapping_has_a_bounded_number_of_expressions() {
     parse("w.toml", &text(200), known).unwrap();
     let error = parse("w.toml", &text(201), known).unwrap_err().to_string();
     assert!(
-        error.contains("`with` has 201 expressions, and the limit is 200; compute a part in a `value` step"),
+        error.contains("`with` has 201 expressions, but the limit is 200; compute a part in a `value` step"),
         "{error}"
     );
     // Several in one text count as several.

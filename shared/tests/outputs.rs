@@ -222,7 +222,7 @@ async fn what_is_too_long_beside_the_record_fails_its_step() {
     for step in ["a", "b", "c"] {
         world.done(step, long(MAX_BESIDE)).await;
     }
-    assert!(world.error("d").contains("786432 bytes together") && world.error("d").contains("write `with`"));
+    assert!(world.error("d").contains("786432 bytes together") && world.error("d").contains("write a `with`"));
     assert_eq!(world.task().steps[3].attempt, 0, "nothing was sent");
     // And thirteen more than an order keeps.
     let names: Vec<String> = (0..13).map(|n| format!("s{n}")).collect();

@@ -443,7 +443,7 @@ async fn pages_that_would_be_too_many_values_are_refused_and_leave_nothing() {
     assert_eq!((refused, stored(&world)), (Some((2, 26)), (89, 31 + 31 + 25)));
     let task = world.task();
     assert_eq!((&task.steps[2].state, task.phase), (&State::Failed, Phase::Error));
-    assert!(task.reason.as_ref().unwrap().contains("are at most 90"), "{:?}", task.reason);
+    assert!(task.reason.as_ref().unwrap().contains("keeps at most 90"), "{:?}", task.reason);
     let pages = task.steps[2].pages.as_ref().unwrap();
     assert_eq!((pages.taken, pages.cursor.clone()), (25, Some(json!("c25"))));
     // With less of each item it goes on where it was.

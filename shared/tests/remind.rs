@@ -181,14 +181,14 @@ fn a_mistake_in_a_file_says_what_to_write() {
     for (remind, words) in [
         (r#"{ every = "24h", agent = "x" }"#, "the step waits for at most 24h; write a shorter `every`"),
         (r#"{ every = "10ms", agent = "x" }"#, "`every` of 10ms is too short for reminders; write 1s or more"),
-        (r#"{ every = "1h", times = 0, agent = "x" }"#, "`times` of reminders cannot be 0; write 1 to 100"),
+        (r#"{ every = "1h", times = 0, agent = "x" }"#, "`times` of `remind` cannot be 0; write 1 to 100"),
         (r#"{ every = "1h", times = 101, agent = "x" }"#, "cannot be 101; write 1 to 100"),
         (r#"{ every = "1h" }"#, "`remind` does not say who reminds; add `agent = \"NAME\"`"),
         (r#"{ every = "1h", agent = "z" }"#, "unknown agent `z`"),
         (r#"{ every = "1h", agent = "x", with = { x = "${outputs.z.x}" } }"#, "`remind` of step `b`: `outputs.z.x`"),
         (
             r#"{ every = "1h", http = { url = "https://mail.example/", headers = { idempotency-key = "{order_id}-k" } } }"#,
-            "every reminder has another idempotency-key; remove that header",
+            "every reminder gets its own idempotency-key; remove that header",
         ),
     ] {
         let error = read(&format!("{event}remind = {remind}")).unwrap_err().to_string();
@@ -231,7 +231,7 @@ fn a_service_that_reports_later_is_reminded() {
     bench.at(12 * HOUR + 2000).supervise();
     assert_eq!(bench.effects(), "alert");
     let reason = &bench.task.alert.as_ref().unwrap().reason;
-    assert_eq!(*reason, format!("`b` waits for its callback since {}; half of its 24h has passed", at(1000)));
+    assert_eq!(*reason, format!("`b` waits for its callback since {}; half of the allowed 24h has passed", at(1000)));
     let version = bench.task.version;
     bench.on(&Event::AlertSent { version });
     // The next attempt has all of its reminders, and its own alert.
@@ -279,7 +279,7 @@ fn work_that_is_polled_is_reminded_of() {
         assert!(due(&bench) <= 24 * MINUTE + 10_000, "{}", due(&bench));
         bench.at(30 * MINUTE + 1000).supervise();
         let reason = bench.task.alert.as_ref().map(|alert| alert.reason.clone());
-        assert_eq!(reason, Some(format!("`b` polls since {}; half of its 1h has passed", at(0))));
+        assert_eq!(reason, Some(format!("`b` polls since {}; half of the allowed 1h has passed", at(0))));
         bench.on(&act(What::Pause));
         assert_eq!(bench.task.reminders().count(), 0);
     }
@@ -315,7 +315,7 @@ fn operators_are_told_of_a_wait_that_is_half_over() {
     bench.is(&format!("Pending a=Processed#1 b=Waiting+{} c=Processed#1", 12 * HOUR - 1000), "alert");
     let Some(shared::message::Effect::Alert(alert)) = bench.effects.first() else { panic!("an alert") };
     let since = bench.task.steps[1].turn.unwrap();
-    let reason = format!("`b` waits for the event `approved` since {since}; half of its 24h has passed");
+    let reason = format!("`b` waits for the event `approved` since {since}; half of the allowed 24h has passed");
     assert_eq!((alert.reason.as_str(), alert.step.as_deref()), (reason.as_str(), Some("b")));
     assert_eq!(alert.resubmit, format!("stepwarden get {}", bench.task.id));
     assert_eq!(alert.runbook, "docs/runbook.md#who-waits-for-what");

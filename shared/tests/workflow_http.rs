@@ -140,7 +140,11 @@ fn every_refusal_names_its_line_and_says_what_to_write_instead() {
         (with("https://crm.example", "https://2852039166"), 6, &["a link-local address"]),
         (with("https://crm.example", "https://[fe80::1]"), 6, &["a link-local address"]),
         (with("orders/", "or ders/"), 6, &["contains characters that a URL cannot"]),
-        (with("Bearer {secret:crm-token}", "Bearer abc"), 8, &["would contain a secret", "{secret:crm-token}"]),
+        (
+            with("Bearer {secret:crm-token}", "Bearer abc"),
+            8,
+            &["would put a secret into the file", "{secret:crm-token}"],
+        ),
         (with("secret:crm-token", "secret:CRM"), 8, &["does not name a secret", "a lower-case letter"]),
         (with("secret:crm-token", "crm-token"), 8, &["cannot contain `{crm-token}`", "{secret:NAME}"]),
         (with("accept =", "\"complete-by\" ="), 8, &["the call sets header", "leave it out"]),
@@ -254,8 +258,8 @@ fn what_a_deployment_sets_must_be_in_the_file() {
     assert_eq!((&good.config["limit"], &good.config["host"]), (&json!(7), &json!("crm.example")));
     for (config, words) in [
         (json!({"limt": 7}), "sets `limt`, which is not in the workflow's `config`: it has `host`, `limit`"),
-        (json!({"limit": "7"}), "sets `config.limit` to a text, and in the file it is a number; set it to a number"),
-        (json!({"host": null}), "sets `config.host` to null, and in the file it is a text"),
+        (json!({"limit": "7"}), "sets `config.limit` to a text, but in the file it is a number; set it to a number"),
+        (json!({"host": null}), "sets `config.host` to null, but in the file it is a text"),
     ] {
         let error = of_deployment(step, config, "").unwrap_err();
         assert!(error.starts_with("w.toml:1: ") && error.contains(words), "{error}");

@@ -146,7 +146,7 @@ fn check_children<'a>(workflows: &'a Workflows, path: &mut Vec<&'a str>, name: &
         if known.input.is_some() {
             let message = format!(
                 "`{child}` has a built-in input check, so no workflow can start it; replace the check with a schema in \
-                    `[input]`"
+                 `[input]`"
             );
             return Err((first, message));
         }
@@ -315,8 +315,8 @@ mod tests {
         };
         assert_eq!(read(&[("a", "b"), ("b", "c"), ("c", "")]), Ok(3));
         let table: [(&[(&str, &str)], &str); 4] = [
-            (&[("a", "a")], "a.toml:4: orders of `a` would start themselves for ever (a -> a); start another workflow"),
-            (&[("a", "b"), ("b", "a")], "a.toml:4: orders of `a` would start themselves for ever (a -> b -> a)"),
+            (&[("a", "a")], "a.toml:4: orders of `a` would start themselves forever (a -> a); start another workflow"),
+            (&[("a", "b"), ("b", "a")], "a.toml:4: orders of `a` would start themselves forever (a -> b -> a)"),
             (
                 &[("a", "b"), ("b", "c"), ("c", "d"), ("d", "")],
                 "a.toml:4: `d` would be the fourth level (a -> b -> c -> d)",

@@ -173,7 +173,8 @@ async fn what_is_still_needed_is_not_erased_and_the_answer_says_why() {
         (
             &below,
             &*format!(
-                "the order belongs to order {parent}, which started it; erase the order at the top, and this one goes with it"
+                "the order belongs to order {parent}, which started it; erase the order at the top, and this one is \
+                 erased with it"
             ),
         ),
     ] {

@@ -101,7 +101,7 @@ async fn what_is_not_possible_is_said_in_a_sentence() {
     let answer = migrate(&world, &id, &lost, json!({})).await;
     assert_eq!(
         detail(&answer),
-        (409, "step `a`: it may have run, and the new definition has no undo for it; keep the undo")
+        (409, "step `a`: it may have run, but the new definition has no undo for it; keep the undo")
     );
     let (status, dry) = migrate(&world, &id, &lost, json!({"dry_run": true})).await;
     assert_eq!((status, &dry["outcome"]), (200, &json!("not_allowed")));

@@ -124,7 +124,7 @@ async fn what_no_order_takes_is_set_aside_with_the_reason() {
     );
     let aside = set_aside(&world).await;
     assert_eq!(aside.keys().collect::<Vec<_>>(), ["bad", "late"]);
-    assert!(aside["late"].starts_with("event_late: no step waits for it any more"), "{aside:?}");
+    assert!(aside["late"].starts_with("event_late: no step waits for this event any more"), "{aside:?}");
     assert_eq!(world.task(&id()).await.steps[0].output, Some(json!({"cents": 7})));
     assert_ne!(world.task(&id()).await.process_state(), ProcessState::Processed);
 }

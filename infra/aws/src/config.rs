@@ -91,7 +91,7 @@ impl Config {
         if let Some(name) = external_agents.iter().find(|name| agents.contains(name)) {
             let problem = format!(
                 "`{name}` is also in AGENTS; keep it in only one of the two: in EXTERNAL_AGENTS if your own program \
-                    serves it, else in AGENTS"
+                 serves it, else in AGENTS"
             );
             return Err(Error { name: "EXTERNAL_AGENTS", problem });
         }

@@ -462,7 +462,7 @@ fn an_order_is_moved_to_a_corrected_workflow() {
     };
     put(&QUICK.replace("undo = { agent = \"inventory\"", "# undo = { agent = \"inventory\""));
     let migrate = |more: &[&'static str]| [&["migrate", &id, "--to", "latest"], &by[..], more].concat();
-    let refused = "step `reserve`: it may have run, and the new definition has no undo for it; keep the undo";
+    let refused = "step `reserve`: it may have run, but the new definition has no undo for it; keep the undo";
     assert!(case.says(1, &migrate(&["--dry-run"])).contains(refused));
     let error = case.fails(1, &migrate(&[]));
     assert!(error.contains("409") && error.contains(refused), "{error}");

@@ -339,7 +339,7 @@ pub fn accept_loss(db: &Path, now_s: u64) -> io::Result<Option<String>> {
             remove(&beside(db, end))?;
         }
     }
-    let what = if is_usable { "what can be read of it is used" } else { "it starts empty" };
+    let what = if is_usable { "the readable part of it is used" } else { "it starts empty" };
     let kept = if kept.is_empty() { String::new() } else { format!("; a copy is in {}", kept.join(" and ")) };
     Ok(Some(format!("{}: {why}; {what}{kept}", db.display())))
 }

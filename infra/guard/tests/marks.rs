@@ -191,7 +191,7 @@ fn there_is_a_way_on() {
     std::fs::write(&log, &flipped).unwrap();
     std::fs::set_permissions(&log, std::fs::Permissions::from_mode(0o644)).unwrap();
     let done = accept_loss(&db2, 7).unwrap().unwrap();
-    assert!(done.contains("what can be read of it is used") && done.contains("damaged-7"), "{done}");
+    assert!(done.contains("the readable part of it is used") && done.contains("damaged-7"), "{done}");
     assert_eq!(std::fs::read(dir2.path().join("x.db-wal.damaged-7")).unwrap(), flipped);
     let mode = std::fs::metadata(dir2.path().join("x.db-wal.damaged-7")).unwrap().permissions().mode();
     assert_eq!(mode & 0o077, 0, "{mode:o}");

@@ -46,8 +46,8 @@ pub(super) fn call_of(
         long(task, index, direction, turn).filter_map(|i| Some(task.steps[i].beside.as_ref()?.bytes)).sum();
     if bytes > MAX_IN_REQUEST {
         return Err(Mistake(format!(
-            "the outputs before it have {bytes} bytes together, and a request takes at most {MAX_IN_REQUEST}; write \
-             `with`, and name in it what the step needs"
+            "the outputs before this step have {bytes} bytes together, but a request takes at most {MAX_IN_REQUEST}; \
+             write a `with` that names what the step needs"
         )));
     }
     // Fail before the step is done, not when its undo is due.

@@ -493,7 +493,8 @@ impl Change<'_> {
             || found.iter().any(|(_, seen)| is_lost(seen));
         let list = match reads.then(|| list(&self.task, index, self.turn)).transpose() {
             Ok(list) if list.is_some() && self.turn.outputs.list(&items.hash).is_none() => {
-                let mistake = Mistake("`each` gives another list now than when the step began".into());
+                let mistake =
+                    Mistake("`each` now gives a different list from the one it gave when the step began".into());
                 return self.mistaken(index, Direction::Do, &mistake);
             }
             Ok(list) => list.unwrap_or_default(),

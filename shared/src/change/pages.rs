@@ -53,8 +53,9 @@ impl Change<'_> {
         self.task.steps[index].pages = Some(pages);
         if ever_beside(&self.task) > MAX_COUNT_BESIDE || bytes_beside(&self.task) > MAX_ALL_BESIDE {
             return Err(Mistake(format!(
-                "the long outputs of an order and its pages are at most {MAX_COUNT_BESIDE} and have {MAX_ALL_BESIDE} bytes together, and these pages \
-                 leave no room for the outputs of other steps: keep less of each item, or collect in a separate order"
+                "an order keeps at most {MAX_COUNT_BESIDE} long outputs and pages, with {MAX_ALL_BESIDE} bytes \
+                 together, and these pages leave no room for the outputs of other steps: keep less of each item, or \
+                 collect in a separate order"
             )));
         }
         if is_last {

@@ -63,7 +63,7 @@ impl Change<'_> {
         let time = spec.asks_for();
         let since = plus(until, -time);
         let words = spec.asks().unwrap_or_default();
-        let reason = format!("`{}` {words} since {since}; half of its {time:#} has passed", spec.name);
+        let reason = format!("`{}` {words} since {since}; half of the allowed {time:#} has passed", spec.name);
         let step = Some(u16::try_from(index).expect("at most MAX_STEPS steps"));
         let reason = crate::history::shorten(&reason, crate::history::MAX_TEXT);
         self.task.alert = Some(Alert { version: self.task.version, step, reason });

@@ -48,7 +48,7 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
             Ok(Ok(saved)) => Ok(Some((Some(saved), effects))),
             Ok(Err(current)) => Ok(Some((current, Vec::new()))),
             Err(Error::TooLarge { bytes, limit, .. }) if is_moved => {
-                let why = format!("the order's record would have {bytes} bytes, and the limit is {limit}");
+                let why = format!("the order's record would have {bytes} bytes, but the limit is {limit}");
                 self.stay(task, &old, agents, &why).await
             }
             Err(error) => Err(error),

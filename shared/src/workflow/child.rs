@@ -70,10 +70,13 @@ pub fn secret(secret: &str, id: &Id) -> String {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Nested {
     /// A workflow would start itself.
-    #[error("orders of `{0}` would start themselves for ever ({1}); start another workflow")]
+    #[error("orders of `{0}` would start themselves forever ({1}); start another workflow")]
     Circle(String, String),
     /// More than [`MAX_DEPTH`].
-    #[error("`{0}` would be the fourth level ({1}), and orders have at most {MAX_DEPTH}; join two of these workflows")]
+    #[error(
+        "`{0}` would be the fourth level ({1}), but orders have at most {MAX_DEPTH} levels; join two of these \
+         workflows"
+    )]
     Deep(String, String),
 }
 

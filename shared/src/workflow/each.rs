@@ -56,13 +56,13 @@ impl Each {
                     Value::String(_) => "a text",
                     Value::Array(_) | Value::Object(_) => "a table",
                 };
-                return Err(mistake(format!("`each` is {kind}, and has to be a list")));
+                return Err(mistake(format!("`each` is {kind}, but has to be a list")));
             }
         };
         if list.len() > MAX_ITEMS {
             let length = list.len();
             return Err(mistake(format!(
-                "`each` has {length} items, and the limit is {MAX_ITEMS}; submit an order for each part of the list"
+                "`each` has {length} items, but the limit is {MAX_ITEMS}; submit an order for each part of the list"
             )));
         }
         Ok(match self.batch {

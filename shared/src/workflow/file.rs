@@ -349,7 +349,8 @@ fn build(raw: &RawWorkflow, known: Known<'_>, settings: &Settings) -> Result<Wor
     let bytes = serde_json::to_string(&workflow).map_or(usize::MAX, |json| json.len());
     if bytes > MAX_DEFINITION {
         let message = format!(
-            "the definition has {bytes} bytes, and the limit is {MAX_DEFINITION}; write shorter texts, or split the workflow"
+            "the definition has {bytes} bytes, but the limit is {MAX_DEFINITION}; write shorter texts, or split the \
+             workflow"
         );
         return Err((raw.name.span(), message));
     }
@@ -532,7 +533,7 @@ fn input(raw: Option<&Spanned<toml::Value>>, known: Known<'_>) -> Result<(Option
     // No other key of a workflow is a keyword of schemas.
     if table.contains_key("default") {
         return fail(
-            "`default` is a key of the workflow, and here it is part of `input`; write it above `[input]`".into(),
+            "`default` is a key of the workflow, but here it is part of `input`; write it above `[input]`".into(),
         );
     }
     let json = mapped::json(raw.get_ref()).map_err(|words| (raw.span(), format!("`input` {words}")))?;
@@ -564,7 +565,7 @@ fn check_config(config: Option<&Spanned<toml::Table>>, text: &str) -> Result<(),
     match config.get_ref().keys().find(|key| KEYS.contains(&key.as_str())) {
         Some(key) => Err((
             config.span(),
-            format!("`{key}` is a key of the workflow, and here it is part of `config`; write it above `[config]`"),
+            format!("`{key}` is a key of the workflow, but here it is part of `config`; write it above `[config]`"),
         )),
         None => Ok(()),
     }
@@ -657,7 +658,7 @@ fn replace(config: &mut Map<String, Value>, name: &str, value: &Value) -> Result
     if kind(own) != kind(value) {
         let (own, given) = (kind(own), kind(value));
         return Err(format!(
-            "the deployment sets `config.{name}` to {given}, and in the file it is {own}; set it to {own}"
+            "the deployment sets `config.{name}` to {given}, but in the file it is {own}; set it to {own}"
         ));
     }
     *own = value.clone();

@@ -46,8 +46,8 @@ impl FromStr for Hosts {
             let is_wide = name != entry && !name.contains('.');
             if is_wide || !is_name(name) || name.contains(|c: char| c.is_ascii_uppercase()) {
                 return Err(format!(
-                    "`{}` is not the name of a host; write it in lower case without a port, such as `hooks.example.com`, \
-                     or `*.example.com` for all below it",
+                    "`{}` is not the name of a host; write it in lower case without a port, such as \
+                     `hooks.example.com`, or `*.example.com` for all hosts below it",
                     entry.escape_debug()
                 ));
             }

@@ -163,7 +163,7 @@ impl Http {
                 Part::Expression(expression) => {
                     let value = plain(expression, &expression.evaluate(names)?, "a URL")?;
                     if value.is_empty() {
-                        return Err(unfit(expression, "is empty, so the URL would be another one"));
+                        return Err(unfit(expression, "is empty, so the URL would be a different one"));
                     }
                     url.push_str(&encoded(&value));
                 }

@@ -37,7 +37,7 @@ impl Page {
         };
         let items = match kept.remove(ITEMS) {
             Some(Value::Array(items)) => items,
-            Some(Value::Null) | None => return Err("`items` of `pages` is null, and has to be a list".into()),
+            Some(Value::Null) | None => return Err("`items` of `pages` is null, but has to be a list".into()),
             Some(_) => return Err("`items` of `pages` is not a list".into()),
         };
         let next = kept.remove(NEXT).filter(|next| !next.is_null() && next.as_str() != Some(""));

@@ -166,7 +166,7 @@ fn check_order(report: &mut Report, order_id: &str, expected: &Expected, tally: 
             Expected::Applied(services) if services.contains(&service) => {
                 if standing == 0 {
                     let why = if applied == 0 { "never applied" } else { "undone" };
-                    let words = format!("order `{order_id}`: the effect of `{service}` is missing, it was {why}");
+                    let words = format!("order `{order_id}`: the effect of `{service}` is missing: it was {why}");
                     add(Kind::Missing, words);
                 }
             }

@@ -254,7 +254,7 @@ pub fn accept_loss(dir: &Path) -> io::Result<Option<String>> {
     file.write_all_at(&whole, 0)?;
     file.sync_all()?;
     there(std::fs::remove_file(dir.join(MARK_NAME)))?;
-    let what = if whole.len() > HEAD.len() { "what can be read of it is used" } else { "it starts empty" };
+    let what = if whole.len() > HEAD.len() { "the readable part of it is used" } else { "it starts empty" };
     Ok(Some(format!("{}: {why}; {what}{kept}", path.display())))
 }
 

@@ -96,7 +96,7 @@ async fn system(api: &Api) -> Vec<Check> {
                 "supervisor",
                 "no supervisor leads at the moment, which is normal between two sweeps",
                 "check again with `stepwarden leader`; if there is still none, see Supervisor silent in \
-                    docs/runbook.md",
+                 docs/runbook.md",
             ),
         },
         Err(error) => fail("supervisor", error, "see the tables below"),

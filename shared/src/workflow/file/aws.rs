@@ -135,7 +135,7 @@ fn build(raw: &Spanned<RawAws>, action: String, function: Option<String>) -> Res
     let mut all: Vec<&String> = done.iter().chain(transient).chain(permanent).collect();
     all.sort();
     if let Some(name) = all.windows(2).find(|two| two[0] == two[1]).map(|two| two[0]) {
-        return Err((raw.span(), format!("`{name}` is named twice; an error is either done, transient or permanent")));
+        return Err((raw.span(), format!("`{name}` is named twice; an error is done, transient or permanent")));
     }
     let sorted = |names: &Vec<String>| {
         let mut names = names.clone();

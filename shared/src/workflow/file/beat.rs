@@ -18,7 +18,7 @@ pub(super) fn build(
     timeout: SignedDuration,
 ) -> Result<SignedDuration, Problem> {
     let others = [
-        ("late", step.late.as_ref().map(Spanned::span), "gets more time by its heartbeats"),
+        ("late", step.late.as_ref().map(Spanned::span), "gets more time through its heartbeats"),
         ("poll", step.poll.as_ref().map(Spanned::span), "has one long attempt"),
     ];
     if let Some((key, span, why)) = others.into_iter().find_map(|(key, span, why)| Some((key, span?, why))) {

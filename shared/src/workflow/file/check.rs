@@ -71,7 +71,7 @@ fn one_name_each(raw: &[Spanned<RawStep>]) -> Result<(), Problem> {
         let is_same = |other: &&Spanned<RawStep>| of_step(other.get_ref().name.get_ref()) == of_step(name.get_ref());
         if let Some(other) = raw[..n].iter().find(is_same) {
             let message = format!(
-                "steps `{}` and `{}` have one name in expressions, where `-` is `_`; rename one of them",
+                "steps `{}` and `{}` have the same name in expressions, where `-` is written `_`; rename one of them",
                 other.get_ref().name.get_ref(),
                 name.get_ref()
             );
@@ -94,8 +94,8 @@ fn keys(raw: &[Spanned<RawStep>], steps: &[Step]) -> Result<(), Problem> {
             let is_own = ["{order_id}", "uuid("].iter().any(|own| key.text().contains(own));
             if is_call && !is_own && !key.references().any(differs) {
                 let message = format!(
-                    "step `{}` sends the same {IDEMPOTENCY_KEY} `{}` for every item, and the service would repeat the answer \
-                     of the first; write another one, for example `${{uuid('{}')}}`",
+                    "step `{}` sends the same {IDEMPOTENCY_KEY} `{}` for every item, so the service would repeat its \
+                     answer to the first; write another one, for example `${{uuid('{}')}}`",
                     step.name,
                     key.text(),
                     step.name
@@ -104,8 +104,8 @@ fn keys(raw: &[Spanned<RawStep>], steps: &[Step]) -> Result<(), Problem> {
             }
             if step.pages && !key.references().any(|one| one.path[0] == "page") {
                 let message = format!(
-                    "step `{}` sends the same {IDEMPOTENCY_KEY} `{}` for every page, and the service would repeat the answer of the \
-                     first; write `{{step}}-${{page.number}}` into it, or leave the header out",
+                    "step `{}` sends the same {IDEMPOTENCY_KEY} `{}` for every page, so the service would repeat its \
+                     answer to the first; write `{{step}}-${{page.number}}` into it, or leave the header out",
                     step.name,
                     key.text()
                 );
@@ -433,7 +433,7 @@ impl Graph<'_> {
             if let Some(bare) = kept.into_iter().find(|one| !one.guarded) {
                 let path = bare.path.join(".");
                 let message = format!(
-                    "`output` of step `{}`: `{path}` may not be there, because the service may be done at once, or report \
+                    "`output` of step `{}`: `{path}` may be absent, because the service can finish at once, or report \
                      before it answers; write `first({path}, ...)`",
                     step.name
                 );
@@ -444,7 +444,7 @@ impl Graph<'_> {
             let is_handed = with.chain(texts).any(|one| one.path[0] == "callback");
             if (step.http.is_some() || step.aws.is_some()) && step.with.is_some() && !is_handed {
                 let message = format!(
-                    "step `{}` does not hand out its address; put `${{callback}}` where its service reads it",
+                    "step `{}` does not hand out its address; put `${{callback}}` where the service reads it",
                     step.name
                 );
                 return Err((raw.accept.as_ref().map_or_else(|| raw.name.span(), Spanned::span), message));
@@ -515,7 +515,7 @@ impl Graph<'_> {
         };
         if let Some(other) = self.steps.iter().find(waits) {
             let message = format!(
-                "the link of step `{}` would also reach `{}`, which waits for the event `{event}`, too; give one of \
+                "the link of step `{}` would also reach `{}`, which waits for the same event `{event}`; give one of \
                  them an event with another name",
                 step.name, other.name
             );

@@ -54,8 +54,8 @@ pub(super) fn build(raw: &RawStep) -> Result<Option<Each>, Problem> {
     if let (Some(_), None, Some(_), Some((_, Some(span)))) =
         (batch, &raw.with, &raw.workflow, keys.iter().find(|(key, _)| *key == "batch"))
     {
-        let message = "with `batch`, `item` is a list, and an input is a table; write for example \
-                       `with = { items = \"${item}\" }`";
+        let message = "with `batch`, `item` is a list, but an input is a table; write for example `with = { items = \
+                       \"${item}\" }`";
         return Err((span.clone(), message.into()));
     }
     Ok(Some(Each {

@@ -116,10 +116,7 @@ pub(super) fn build(raw: &Spanned<RawHttp>, of: Option<&Http>, around: Around<'_
         for status in given.iter().flat_map(|given| given.get_ref()) {
             if seen.contains(status) {
                 let span = given.as_ref().expect("it has a status").span();
-                return Err((
-                    span,
-                    format!("{status} is named twice; a status is either done, transient or permanent"),
-                ));
+                return Err((span, format!("{status} is named twice; a status is done, transient or permanent")));
             }
             seen.push(*status);
             list.push(*status);
@@ -159,7 +156,7 @@ fn bounded(raw: &Spanned<RawHttp>, http: Http) -> Result<Http, Problem> {
     }
     Err((
         raw.span(),
-        format!("this `http` has {bytes} bytes, at most {MAX_BYTES}; write a shorter URL or fewer headers"),
+        format!("this `http` has {bytes} bytes; the limit is {MAX_BYTES}, so write a shorter URL or fewer headers"),
     ))
 }
 
@@ -240,7 +237,7 @@ fn check_url(shown: &str, around: Around<'_>) -> Result<Template, String> {
     }
     if text.contains(|c: char| c.is_whitespace() || c.is_control() || c == '\\') {
         return Err(format!(
-            "`{}` contains characters that a URL cannot; write, for example, {EXAMPLE}",
+            "`{}` contains characters that a URL cannot contain; write, for example, {EXAMPLE}",
             shown.escape_debug()
         ));
     }
@@ -283,7 +280,7 @@ fn check_header(name: &str, value: &str) -> Result<Template, String> {
         if !is_own || template.references().any(|reference| reference.path[0] == "now") {
             return Err(format!(
                 "header `{name}` must differ between orders and be the same for every attempt; write for example \
-                 \"${{uuid('pay')}}\" or \"{{order_id}}-{{step}}\", or leave it out for a key that is"
+                 \"${{uuid('pay')}}\" or \"{{order_id}}-{{step}}\", or leave the header out for a key that does both"
             ));
         }
     }
@@ -310,7 +307,8 @@ fn check_header(name: &str, value: &str) -> Result<Template, String> {
     }
     if SECRET.contains(&lower.as_str()) && !names.iter().any(|name| secret(name).is_some()) {
         return Err(format!(
-            "header `{name}` would contain a secret in the file; write its name instead, for example {name} = \"Bearer {{secret:crm-token}}\""
+            "header `{name}` would put a secret into the file; write the secret's name instead, for example {name} = \
+             \"Bearer {{secret:crm-token}}\""
         ));
     }
     Ok(template)

@@ -25,7 +25,7 @@ pub(super) fn build(spanned: &Spanned<RawLink>, step: &RawStep) -> Result<Link, 
     let mut answers: Vec<String> = Vec::new();
     if let Some(all) = &raw.answers {
         if !(1..=MAX_ANSWERS).contains(&all.get_ref().len()) {
-            let message = format!("`answers` of a link are 1 to {MAX_ANSWERS}; leave the key out for one button");
+            let message = format!("a link has 1 to {MAX_ANSWERS} `answers`; leave the key out for one button");
             return Err((all.span(), message));
         }
         for answer in all.get_ref() {

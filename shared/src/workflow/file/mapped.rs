@@ -101,8 +101,8 @@ pub(super) fn mapping(raw: &Spanned<toml::Value>, what: &str) -> Result<Mapping,
         ..=MAX_EXPRESSIONS => Ok(mapping),
         count => {
             let message = format!(
-                "`{what}` has {count} expressions, and the limit is {MAX_EXPRESSIONS}; compute a part in a `value` step \
-                 before this one"
+                "`{what}` has {count} expressions, but the limit is {MAX_EXPRESSIONS}; compute a part in a `value` \
+                 step before this one"
             );
             Err((raw.span(), message))
         }
@@ -191,8 +191,8 @@ pub(super) fn check_tables(steps: &[Spanned<RawStep>], text: &str) -> Result<(),
             let Some(table) = raw.get_ref().as_table().filter(|_| !is_inline) else { continue };
             if let Some(key) = table.keys().find(|key| KEYS.contains(&key.as_str())) {
                 let message = format!(
-                    "`{key}` is a key of a step, and below `[step.{what}]` it is part of that table; write \
-                     `{what} = {{ ... }}` within the step instead"
+                    "`{key}` is a key of a step, but below `[step.{what}]` it is part of that table; write `{what} = \
+                     {{ ... }}` within the step instead"
                 );
                 return Err((raw.span(), message));
             }

@@ -145,7 +145,7 @@ pub(super) fn event_timeout(raw: &RawStep) -> Result<SignedDuration, Problem> {
     let name = raw.name.get_ref();
     match raw.timeout.as_ref().map(|timeout| (timeout.get_ref().0, timeout.span())) {
         None => {
-            Err((raw.name.span(), format!("step `{name}` would wait for ever; add, for example, `timeout = \"24h\"`")))
+            Err((raw.name.span(), format!("step `{name}` would wait forever; add, for example, `timeout = \"24h\"`")))
         }
         Some((timeout, _)) if (MIN_DEADLINE..=MAX_DEADLINE).contains(&timeout) => Ok(timeout),
         Some((timeout, span)) => {

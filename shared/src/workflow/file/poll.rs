@@ -31,11 +31,7 @@ pub(super) fn build(spanned: &Spanned<RawPoll>, step: &RawStep) -> Result<Poll, 
         return Err((raw.within.span(), message));
     }
     let others = [
-        (
-            "retry",
-            step.retry.as_ref().map(Spanned::span),
-            "looks again at fixed times, whatever happened to the last look",
-        ),
+        ("retry", step.retry.as_ref().map(Spanned::span), "looks again at fixed times, whatever the last answer was"),
         ("late", step.late.as_ref().map(Spanned::span), "looks again when an answer is late"),
     ];
     if let Some((key, span, why)) = others.into_iter().find_map(|(key, span, why)| Some((key, span?, why))) {

@@ -35,7 +35,7 @@ pub(super) fn build(
     let times = raw.times.as_ref().map_or(TIMES, |times| *times.get_ref());
     if !(1..=MAX_TIMES).contains(&times) {
         let at = raw.times.as_ref().map_or_else(|| spanned.span(), Spanned::span);
-        return Err((at, format!("`times` of reminders cannot be {times}; write 1 to {MAX_TIMES}")));
+        return Err((at, format!("`times` of `remind` cannot be {times}; write 1 to {MAX_TIMES}")));
     }
     let given = Given::of(&raw.agent, &raw.http, &raw.lambda, &raw.aws);
     let Some(mut doer) = given.doer(None, around)? else {
@@ -46,7 +46,7 @@ pub(super) fn build(
         return Err((spanned.span(), message));
     };
     if doer.http.as_ref().is_some_and(|http| http.headers.contains_key(IDEMPOTENCY_KEY)) {
-        let message = format!("every reminder has another {IDEMPOTENCY_KEY}; remove that header");
+        let message = format!("every reminder gets its own {IDEMPOTENCY_KEY}; remove that header");
         return Err((spanned.span(), message));
     }
     let with = mapped::with(raw.with.as_ref(), raw.form, &mut doer, spanned.span())?;
