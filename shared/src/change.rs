@@ -192,7 +192,8 @@ impl<'a> Change<'a> {
         let bytes = crate::operator::length(&value);
         if bytes > MAX_OUTPUT || crate::json::is_deep(&value) {
             return Err(Mistake(format!(
-                "it has {bytes} bytes; the limit is {MAX_OUTPUT}, nested at most 50 levels deep: return a reference instead"
+                "it has {bytes} bytes; the limits are {MAX_OUTPUT} bytes and 50 levels of nesting: return a reference \
+                    instead"
             )));
         }
         Ok(Some(value).filter(|value| !value.is_null()))

@@ -174,7 +174,7 @@ pub enum Kept {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum Declined {
     /// The workflow has no such event.
-    #[error("no step of the order's workflow waits for an event of this name; send one that `get` shows")]
+    #[error("no step of the order's workflow waits for an event of this name; send one of the events that `get` shows")]
     Unknown,
     /// The key belongs to an event with other data or another name.
     #[error("another event of this order was sent under this key; use a new key for each event")]

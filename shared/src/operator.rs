@@ -519,7 +519,7 @@ fn undo<'a>(task: &Task, act: &Act, turn: &'a Turn<'a>) -> Result<Change<'a>, Bo
 
 /// The parent is being undone, so this order is undone, if it is not Undone already.
 pub(crate) fn undo_for_parent(task: &Task, by: &str, turn: &Turn<'_>) -> Decision {
-    let act = Act { what: What::Undo, by: by.to_owned(), reason: "it is undone".into(), seen: None };
+    let act = Act { what: What::Undo, by: by.to_owned(), reason: "that order is being undone".into(), seen: None };
     let change = undo(task, &act, turn).map(|mut change| {
         change.owe_final_notice();
         change.save()
@@ -539,7 +539,8 @@ pub(crate) fn pause_for_parent(task: &Task, by: &str, is_pause: bool, turn: &Tur
     if is_paused == is_pause {
         return Decision::Keep { why: Kept::Repeated, effects: children };
     }
-    let act = Act { what, by: by.to_owned(), reason: "so is it".into(), seen: None };
+    let reason = if is_pause { "that order is paused" } else { "that order is resumed" };
+    let act = Act { what, by: by.to_owned(), reason: reason.into(), seen: None };
     let decided = if is_pause { pause(task, &act, turn) } else { unpause(task, &act, turn) };
     match decided {
         Ok(Some(mut change)) => {

@@ -150,7 +150,7 @@ fn a_failed_page_keeps_those_before_it() {
 fn what_is_no_page_fails_the_step() {
     let long = "x".repeat(MAX_CURSOR);
     let cases = [
-        (json!({"rows": [2], "next": "c1"}), "is the cursor that this page was asked for with"),
+        (json!({"rows": [2], "next": "c1"}), "is the cursor with which this page was requested"),
         (json!({"rows": {"x": 1}}), "`items` of `pages` is not a list"),
         (json!({"rows": null}), "`items` of `pages` is null"),
         (json!({"next": "c2"}), "answer.rows"),

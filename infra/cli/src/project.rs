@@ -102,7 +102,7 @@ pub fn agents(folder: &Path) -> Result<BTreeMap<String, String>, StartError> {
         let at = name.span().start;
         match name.get_ref().as_str() {
             http::AGENT => {
-                let why = "the system has the agent `http`; write another name";
+                let why = "the system itself has an agent called `http`; write another name";
                 return Err(fail(at, why.into()));
             }
             name if !queue::is_pool(name) => return Err(fail(at, format!("`{name}` {NO_POOL}"))),
@@ -301,7 +301,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         assert!(agents(dir.path()).unwrap().is_empty());
         for (text, words) in [
-            ("[agents]\nhttp = \"x\"", "stepwarden.toml:2: the system has the agent `http`"),
+            ("[agents]\nhttp = \"x\"", "stepwarden.toml:2: the system itself has an agent called `http`"),
             ("\n[agents]\nStock = \"x\"", "stepwarden.toml:3: `Stock` cannot be"),
             ("[agents]\nstock-dead = \"x\"", "not ending in"),
             ("[agents]\nstock = \" \"", "stepwarden.toml:2: agent `stock` has no command"),

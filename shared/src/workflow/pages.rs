@@ -51,7 +51,7 @@ impl Page {
             }
             if asked == Some(next) {
                 return Err(
-                    "`next` of `pages` is the cursor that this page was asked for with, so the list would never end"
+                    "`next` of `pages` is the cursor with which this page was requested, so the list would never end"
                         .into(),
                 );
             }

@@ -76,11 +76,11 @@ metrics! {
     BREAKER_OPENED "breaker_opened" Counter Some("agent"), "Circuit breakers that opened.";
     BREAKER_HALF_OPENED "breaker_half_opened" Counter Some("agent"), "Circuit breakers that let one trial call through.";
     BREAKER_CLOSED "breaker_closed" Counter Some("agent"), "Circuit breakers that closed again.";
-    OLDEST_PENDING_AGE "oldest_pending_age" Gauge None, "Age of the oldest order that has not begun, since it was accepted.";
-    OLDEST_PROCESSING_AGE "oldest_processing_age" Gauge None, "Age of the oldest order in progress, since it was accepted.";
+    OLDEST_PENDING_AGE "oldest_pending_age" Gauge None, "Time since the oldest order that has not begun was accepted.";
+    OLDEST_PROCESSING_AGE "oldest_processing_age" Gauge None, "Time since the oldest order in progress was accepted.";
     OUTBOX_LAG "outbox_lag" Gauge None, "Age of the oldest owed alert or notice.";
     WAITING_ORDERS "waiting_orders" Level None, "Orders in which a step waits, up to 1000.";
-    OLDEST_WAIT_AGE "oldest_wait_age" Gauge None, "Age of the oldest wait, since the step's turn came.";
+    OLDEST_WAIT_AGE "oldest_wait_age" Gauge None, "Time since the turn of the step that has waited longest.";
 }
 
 /// A metric under one value of its label.

@@ -217,7 +217,7 @@ async fn state_table(place: &Place) -> Check {
             if is_on {
                 return verdict(&check, None, "keys, indexes and TTL", place);
             }
-            let detail = format!("TTL on `{TTL}` is off, so no retention removes anything");
+            let detail = format!("TTL on `{TTL}` is off, so no retention takes effect");
             warn(
                 &check,
                 detail,
