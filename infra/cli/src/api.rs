@@ -315,7 +315,7 @@ async fn export(One { id, at }: One) -> Result<()> {
         crate::say!("{export:#}");
         return Ok(());
     }
-    anyhow::bail!("the order changes while it is read; pause it, or export it once it has ended")
+    anyhow::bail!("the order keeps changing while it is being read; pause it, or export it once it has ended")
 }
 
 /// `input` is printed as it came, because JSON has its own escapes.
@@ -407,7 +407,7 @@ fn overview(answer: Overview) -> String {
     for WaitsAt { workflow, step, wait, count, since, order_id, until } in answer.waits.steps {
         let (since, until) = (when(since, now), when(until, now));
         let _ = writeln!(out, "  {count:>5}  {workflow} {step}  {wait}");
-        let _ = writeln!(out, "         longest since {since}: {order_id}; next end {until}");
+        let _ = writeln!(out, "         waiting longest, since {since}: {order_id}; the next wait ends {until}");
     }
     out.push_str(&show::unreadable(&answer.unreadable));
     for (name, pause) in answer.paused_agents {
