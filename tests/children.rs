@@ -315,7 +315,7 @@ async fn a_bad_row_is_corrected_and_each_row_is_reported() {
     }
     for (items, why) in [
         (json!({"6": {"n": "six"}}), "is refused by the `[input]`"),
-        (json!({"5": {"n": 5}}), "no such item that has failed"),
+        (json!({"5": {"n": 5}}), "no such item of the list has failed"),
     ] {
         let refused = resubmit(items).await;
         assert!(refused["detail"].as_str().unwrap().contains(why), "{refused}");

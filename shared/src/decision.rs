@@ -358,7 +358,7 @@ pub enum Refusal {
     )]
     PagesInput,
     /// The list has no such item, or the item has not failed.
-    #[error("the list has no such item that has failed; `get` with `--items failed` shows those that have")]
+    #[error("no such item of the list has failed; `get` with `--items failed` shows those that have")]
     NoFailedItem,
     /// An item's present order cannot be undone.
     #[error(

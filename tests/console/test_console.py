@@ -416,7 +416,7 @@ def test_every_preview_has_a_key_of_its_own(system, window):
     button.click()
     expect(button).to_have_text("Resubmit: 2 orders")
     button.click()
-    expect(dialog.get_by_role("alert")).to_contain_text("It may have taken effect")
+    expect(dialog.get_by_role("alert")).to_contain_text("The request may have taken effect")
     button.click()
     expect(dialog.get_by_role("alert")).to_have_text("This key has started another job.")
     page.fill("#f-limit", "1")

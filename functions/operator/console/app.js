@@ -118,7 +118,7 @@ function signIn(why) {
       },
     },
     h("p", { class: "lead" }, why),
-    h("div", { class: "field" }, h("label", { for: "token" }, "Token"), input, h("small", {}, "stepwarden up prints it, with a link that signs in. This tab keeps it until you close the tab.")),
+    h("div", { class: "field" }, h("label", { for: "token" }, "Token"), input, h("small", {}, "stepwarden up prints the token, with a link that signs you in. This tab keeps the token until you close the tab.")),
     h("div", { class: "buttons" }, h("button", { type: "submit", class: "primary" }, "Sign in")),
   );
   const dialog = openDialog("Sign in", form, { class: "sign-in" });

@@ -132,7 +132,7 @@ export function ask({ title, lead, fields = [], verb, danger, look, send, done }
           if (!(error instanceof Refused)) throw error;
           if (mine) show(told);
           const unsure = error.status === 0 || error.status >= 500;
-          show(wrong, prose(`${error.message}${unsure && !mine ? " It may have taken effect: check before you repeat it." : ""}`));
+          show(wrong, prose(`${error.message}${unsure && !mine ? " The request may have taken effect: check before you repeat it." : ""}`));
         } finally {
           // Otherwise the form has changed meanwhile, and another look may be in progress.
           if (looking === mine) {

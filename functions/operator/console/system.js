@@ -136,7 +136,7 @@ export function system(app) {
             : h("p", { class: `verdict ${all ? "good" : ""}` }, all && h("i", { "aria-hidden": "true" }, "✓"), all ? "No dead letters, no messages set aside, and every agent is ready." : "Loading…"),
           all && h("p", { class: "small" }, many(all.open.count, "open order", all.open.more), all.oldest ? [", the oldest accepted ", h("a", { href: `#/orders/${all.oldest.order_id}` }, ago(all.oldest.created_at)), " ago", all.oldest.is_exact ? "" : ", among those read"] : "")),
         block("Last hour", hour, (all) => charts(all, app.overview.last?.breakers)),
-        block("Agents", agents, (list) => [agentsTable(list, app), h("p", { class: "small" }, "Circuit breakers are in the memory of each agent's process. While an open breaker holds an order back, it is shown here and in the order, with the error that opened it.")]),
+        block("Agents", agents, (list) => [agentsTable(list, app), h("p", { class: "small" }, "Circuit breakers are in the memory of each agent's process. While an open breaker holds an order back, the breaker is shown here and in the order, with the error that opened it.")]),
         block("Queues", app.queues, (list) => queuesTable(list, app)),
         block("Leader", leases, leasesTable),
       );

@@ -539,7 +539,8 @@ impl Operator {
         }
         if workflow.maps_host() && self.config.files.hosts.is_empty() {
             return Err(
-                "a URL in it takes its host from the order, and this deployment allows no such host; set HttpHosts"
+                "a URL in the definition takes its host from the order, and this deployment allows no such host; set \
+                    HttpHosts"
                     .into(),
             );
         }

@@ -35,7 +35,7 @@ impl DynamoStore {
         for name in item.keys().filter_map(|attribute| attribute.strip_prefix(PAUSED)) {
             paused.entry(name.to_owned()).or_insert_with(|| Pause {
                 by: "somebody".into(),
-                reason: "its entry in control#agents cannot be read; resume the agent to remove it".into(),
+                reason: "its entry in control#agents cannot be read; resume the agent to remove the entry".into(),
                 since: Timestamp::UNIX_EPOCH,
             });
         }

@@ -74,9 +74,9 @@ impl Owners {
         }
         let tenants: Vec<&str> = text.split(',').map(str::trim).collect();
         match tenants.iter().find(|tenant| tenant.is_empty() || **tenant == "*") {
-            Some(&"*") => {
-                Err(format!("reply queue `{name}` has `*` among tenants; write `{name}=*` alone for every tenant"))
-            }
+            Some(&"*") => Err(format!(
+                "reply queue `{name}` has `*` among its tenants; to allow every tenant, write `{name}=*` alone"
+            )),
             Some(_) => Err(format!("reply queue `{name}` has an empty tenant name; write {name}=TENANT,TENANT")),
             None => Ok(Self::Only(tenants.into_iter().map(str::to_owned).collect())),
         }

@@ -365,7 +365,11 @@ fn an_agent_may_have_the_name_of_a_sample() {
     let waits = verb(&["submit", "-", "--wait", "--timeout", "2s"]);
     assert_eq!(waits.status.code(), Some(5), "{waits:?}");
     std::fs::write(dir.path().join("stepwarden.toml"), "[agents]\nhttp = \"sleep 60\"\n").unwrap();
-    refused(dir.path(), &["up", "--port", "0", "--memory"], &["stepwarden.toml:2: the system has the agent `http`"]);
+    refused(
+        dir.path(),
+        &["up", "--port", "0", "--memory"],
+        &["stepwarden.toml:2: the system itself has an agent called `http`"],
+    );
 }
 
 // B3: a step that no agent on AWS would ever start is found before deployment: an agent starts nothing within the clock

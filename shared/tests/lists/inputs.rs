@@ -27,8 +27,8 @@ async fn a_failed_item_gets_another_input() {
         assert_eq!(family.parent().phase, Phase::Error, "{:?}", family.parent().reason);
         let input = json!({"sku": "other", "n": 70});
         for (wrong, why) in [
-            (give(&[(2, input.clone())]), "no such item that has failed"),
-            (give(&[(99, input.clone())]), "no such item that has failed"),
+            (give(&[(2, input.clone())]), "no such item of the list has failed"),
+            (give(&[(99, input.clone())]), "no such item of the list has failed"),
             (give(&[(item, json!({"sku": 5}))]), "is refused by the `[input]`"),
             (give(&[(item, json!(["a"]))]), "is refused by the `[input]`"),
             (give(&[(item, json!({"sku": "x".repeat(17_000)}))]), "is refused by the `[input]`"),

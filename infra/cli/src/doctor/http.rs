@@ -53,7 +53,7 @@ pub(super) async fn checks(api: &Api) -> Vec<Check> {
             if api.token.is_none() {
                 TOKEN
             } else {
-                "use a token from the output of `stepwarden up`, or from its file --tokens"
+                "use a token from the output of `stepwarden up`, or from the file that its option --tokens names"
             },
         ),
         (_, true, true) => ok("token", "may submit and operate"),

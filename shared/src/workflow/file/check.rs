@@ -168,7 +168,7 @@ fn asks_for_pages(step: &Step, raw: &RawStep) -> Result<(), Problem> {
     }) {
         let path = bad.path.join(".");
         let message = format!(
-            "step `{}` reads `{path}`; write `page.?cursor`, which is not there for the first page, or `page.number`",
+            "step `{}` reads `{path}`; the first page has no cursor, so write `page.?cursor` or `page.number`",
             step.name
         );
         return Err((at(), message));
