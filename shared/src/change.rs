@@ -193,7 +193,7 @@ impl<'a> Change<'a> {
         if bytes > MAX_OUTPUT || crate::json::is_deep(&value) {
             return Err(Mistake(format!(
                 "it has {bytes} bytes; the limits are {MAX_OUTPUT} bytes and 50 levels of nesting: return a reference \
-                    instead"
+                 instead"
             )));
         }
         Ok(Some(value).filter(|value| !value.is_null()))

@@ -540,7 +540,7 @@ impl Operator {
         if workflow.maps_host() && self.config.files.hosts.is_empty() {
             return Err(
                 "a URL in the definition takes its host from the order, and this deployment allows no such host; set \
-                    HttpHosts"
+                 HttpHosts"
                     .into(),
             );
         }
