@@ -64,21 +64,21 @@ impl JobId {
     }
 }
 
-/// Where a job stands.
+/// The state of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
-    /// It lists its orders.
+    /// It is listing its orders.
     Gathering,
-    /// It acts.
+    /// It is acting on its orders.
     Running,
     /// A person has paused it.
     Paused,
-    /// It is to end, and finds out what was done.
+    /// It is being aborted, and is finding out what was done.
     Aborting,
     /// All its orders have a result.
     Done,
-    /// It has ended before that.
+    /// It ended before that.
     Aborted,
 }
 
@@ -245,7 +245,7 @@ fn no_id() -> JobId {
 pub struct Item {
     /// The order.
     pub order_id: Id,
-    /// What became of it; absent while it is to come.
+    /// What became of it; absent until the job reaches the order.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outcome: Option<Outcome>,
     /// The order's version after the act.

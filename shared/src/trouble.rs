@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 pub struct Wait {
     /// Its name.
     pub step: String,
-    /// What it waits for, as its workflow says it.
+    /// What it waits for, in the words of its workflow.
     pub wait: String,
     /// Since when (UTC, milliseconds).
     pub since: Timestamp,

@@ -30,16 +30,16 @@ pub struct Status {
     pub state: ProcessState,
     /// Why it failed, was cancelled, or stopped.
     pub reason: Option<String>,
-    /// When the order fails if it is not done, while it goes forward; a pause suspends it (UTC, milliseconds).
+    /// The order fails if it is not done by this time, while it goes forward; a pause suspends it (UTC, milliseconds).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline: Option<Timestamp>,
-    /// Since when an operator has paused it (UTC, milliseconds).
+    /// When an operator paused it, while it is paused (UTC, milliseconds).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub paused_at: Option<Timestamp>,
-    /// Hash of the definition under which an operator wants it to go on, until it does.
+    /// Hash of the definition to which an operator has asked to migrate it, until that is done.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub migrating_to: Option<String>,
-    /// The steps that are done again once what they did is undone, by name.
+    /// Names of the steps that are done again once what they did is undone.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub running_again: Vec<String>,
     /// When its personal data was erased (UTC, milliseconds), with that of the orders that it started.
@@ -100,7 +100,7 @@ pub struct ParentStatus {
     pub item: Option<u32>,
 }
 
-/// How many items of a step's list stand where.
+/// How many items of a step's list are in each state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "Items")]
 pub struct ItemsStatus {
@@ -108,11 +108,11 @@ pub struct ItemsStatus {
     pub total: usize,
     /// Their orders are still to be started, or to be tried again.
     pub to_do: usize,
-    /// Their orders run.
+    /// Their orders are running.
     pub open: usize,
     /// Their orders are done.
     pub done: usize,
-    /// Their orders failed, or their input was not fit for one.
+    /// Their orders failed, or no order could be started with their input.
     pub failed: usize,
     /// Nothing is left of their orders.
     pub undone: usize,
@@ -176,7 +176,7 @@ pub struct StepStatus {
     /// That order, once it is started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub child: Option<Id>,
-    /// Where the items of its list stand, if it starts an order for each, and has begun to.
+    /// The states of its list's items, if it starts an order for each of them and has begun to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub items: Option<ItemsStatus>,
     /// Its state.
@@ -194,13 +194,13 @@ pub struct StepStatus {
     pub complete_by: Option<Timestamp>,
     /// The next attempt starts at this time or later (UTC, milliseconds).
     pub next_attempt_at: Option<Timestamp>,
-    /// What it waits for, if it is a step that waits, as its workflow says it.
+    /// What it waits for, in the words of its workflow, if it is a step that waits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wait: Option<String>,
     /// The name of the event that it waits for, if it is a step that waits for one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub event: Option<String>,
-    /// Since when it waits (UTC, milliseconds), while the order goes forward.
+    /// When its wait began (UTC, milliseconds), while the order goes forward.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waiting_since: Option<Timestamp>,
     /// Until when (UTC, milliseconds).
@@ -212,24 +212,24 @@ pub struct StepStatus {
     /// When the next one is sent (UTC, milliseconds), while it waits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_reminder_at: Option<Timestamp>,
-    /// How many people have still to send the event that it waits for, if it counts them.
+    /// How many people still have to send the event that it waits for, if it counts people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missing: Option<usize>,
-    /// Of a step that polls: until when it looks again (UTC, milliseconds).
+    /// For a step that polls: the time until which it looks again (UTC, milliseconds).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub polls_until: Option<Timestamp>,
-    /// Of a step that polls: what the last look said, while it is not done.
+    /// For a step that polls: what the last poll returned, while the step is not done.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_look: Option<String>,
-    /// Of a step that collects pages: what it has so far, from the first page on.
+    /// For a step that collects pages: what it has collected so far, from the first page.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pages: Option<PagesStatus>,
-    /// Of a step whose agent sends heartbeats: how far it is, while it works.
+    /// For a step whose agent sends heartbeats: how far the work is, while the agent works.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<ProgressStatus>,
     /// Why the last attempt failed.
     pub last_error: Option<String>,
-    /// Of a step that was passed over: why, with the values that its condition read.
+    /// For a step that was passed over: why, with the values that its condition read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub passed_over: Option<String>,
     /// An open circuit breaker deferred the last attempt. This is not a failure; `last_error` says what opened the breaker.
@@ -240,7 +240,7 @@ pub struct StepStatus {
     pub changed_at: Option<Timestamp>,
     /// What the agent returned. `null` for an output of more than 4,096 bytes, unless the request asks for it.
     pub output: Option<Value>,
-    /// Of such an output: its length in bytes of JSON.
+    /// The length of such an output, in bytes of JSON.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_bytes: Option<usize>,
 }

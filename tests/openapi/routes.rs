@@ -202,7 +202,7 @@ pub fn routes() -> Vec<Route> {
     let mut all = vec![
         Route::new("post", "/orders", "submitOrder", "orders", "Submit an order")
             .says(
-                "Once this is answered the order is stored durably. If the answer is lost, repeat the same request \
+                "Once this is answered, the order is stored durably. If the answer is lost, repeat the same request \
                  with the same key. The W3C `traceparent` of the request is stored with the order and sent with its \
                  messages; a malformed one is ignored.",
             )
@@ -238,9 +238,9 @@ pub fn routes() -> Vec<Route> {
             .refuses(&["no_such_order", "unreadable"]),
         Route::new("post", "/orders/{order_id}/events/{event}", "sendEvent", "orders", "Send an event to an order")
             .says(
-                "For the step that waits for it, or that will. Once this is answered the event is stored durably. If the \
-                 answer is lost, repeat the same request with the same key. A key is known as long as the order is kept. \
-                 The body has at most 4,096 bytes.",
+                "For the step that waits for it or will do so later. Once this is answered, the event is stored \
+                 durably. If the answer is lost, repeat the same request with the same key. A key is known as long as \
+                 the order is kept. The body has at most 4,096 bytes.",
             )
             .takes([
                 order_id(),
@@ -287,14 +287,15 @@ pub fn routes() -> Vec<Route> {
             .page(404, "There is no such link.")
             .page(409, "The question is closed, or not open yet.")
             .page(413, "The form is too large.")
-            .page(415, "The body is no form.")
+            .page(415, "The body is not a form.")
             .page(422, "The step does not take this answer.")
             .page(429, "The order cannot keep any more early events.")
             .page(503, "Try again."),
         Route::new("post", "/heartbeats/{order_id}/{step}/{attempt}/{token}", "beat", "heartbeats", "Say that an attempt is still being worked on")
             .says(
-                "For agents. The address is part of the request of a step with `heartbeat`. The answer says until when the \
-                 agent may go on. After 404 or 409 it has to stop at once; without an answer, at the time that it knows.",
+                "For agents. The address is part of the request of a step with `heartbeat`. The answer says until when \
+                 the agent may go on. After 404 or 409, the agent has to stop at once. Without an answer, it has to \
+                 stop at the last time that it was given.",
             )
             .takes([
                 order_id(),
@@ -314,7 +315,7 @@ pub fn routes() -> Vec<Route> {
             .answers(200, "Go on.", "Alive", json!({"complete_by": "2026-07-30T10:00:10Z"}))
             .refuses(&["no_such_heartbeat", "attempt_over", "invalid_field", "unavailable", "unreadable"]),
         Route::new("get", "/orders", "listOrders", "operator", "List orders")
-            .says("Newest first, of all tenants. A page may be empty although there is a next one.")
+            .says("Newest first, of all tenants. A page may be empty even if there is a next one.")
             .takes([
                 query("state", "Only orders in this state.", state()),
                 query("workflow", "Only orders of this workflow.", any(list::MAX_WORKFLOW)),
@@ -328,7 +329,8 @@ pub fn routes() -> Vec<Route> {
                 query("label", "Only orders with this label.", any(shared::order::MAX_LABEL)),
                 query("reference", "Only orders whose reference begins with this text.", any(list::MAX_TEXT)),
                 query("step", "Only orders in which this step is failing or has failed.", any(MAX_NAME)),
-                query("error", "Only orders with this error in such a step. Numbers and ids in it do not matter.", any(300)),
+                query("error", "Only orders in which the failing or failed step has this error. Numbers and ids in it \
+                    do not matter.", any(300)),
                 query("from", "Only orders accepted at or after this time.", time()),
                 query("to", "Only orders accepted before this time.", time()),
                 query("limit", "Maximum number of orders on the page.", whole(1, MAX_PAGE)),
@@ -337,8 +339,8 @@ pub fn routes() -> Vec<Route> {
             .answers(200, "A page.", "Orders", json!({"orders": [row()]})),
         Route::new("post", "/jobs", "startJob", "operator", "Start one act on many orders")
             .says(
-                "The system lists the orders that match now, and acts on them at the given rate, whatever becomes of the \
-                 client. An order is acted on only if it still matches when its turn comes, and once at most.",
+                "The system lists the orders that match now, and acts on them at the given rate, whatever becomes of \
+                 the client. An order is acted on only if it still matches when its turn comes, and at most once.",
             )
             .takes([job_key])
             .body(
@@ -351,7 +353,7 @@ pub fn routes() -> Vec<Route> {
             .refuses(&["missing_idempotency_key", "invalid_idempotency_key", "not_possible", "no_such_workflow"]),
         Route::new("get", "/jobs", "listJobs", "operator", "List jobs")
             .takes([query("cursor", "`next` of the previous page.", any(MAX_CURSOR))])
-            .answers(200, "A page, the newest first. Jobs are kept for 120 days.", "Jobs", json!({"jobs": [job()]})),
+            .answers(200, "A page, newest first. Jobs are kept for 120 days.", "Jobs", json!({"jobs": [job()]})),
         Route::new("get", "/jobs/{job_id}", "getJob", "operator", "Show a job")
             .takes([job_id()])
             .answers(200, "The job with its progress.", "Job", job())
@@ -364,14 +366,14 @@ pub fn routes() -> Vec<Route> {
             ])
             .answers(
                 200,
-                "A page: an order each, in the sequence in which the job acts.",
+                "A page: one entry for each order, in the sequence in which the job acts.",
                 "JobResults",
                 json!({"results": [{"order_id": ID, "outcome": "applied", "version": 8}]}),
             )
             .refuses(&["no_such_job"]),
         job_act("pause", "pauseJob", "Pause a job", "Within about a second, the job starts no more acts."),
-        job_act("resume", "resumeJob", "Resume a job", "It goes on where it was."),
-        job_act("abort", "abortJob", "Abort a job", "What was done stays done. The orders to come get no result."),
+        job_act("resume", "resumeJob", "Resume a job", "The job continues where it was."),
+        job_act("abort", "abortJob", "Abort a job", "What was done stays done. The remaining orders get no result."),
         Route::new("get", "/agents", "listAgents", "operator", "List agents")
             .answers(
                 200,
@@ -399,8 +401,8 @@ pub fn routes() -> Vec<Route> {
         ),
         Route::new("get", "/overview", "getOverview", "operator", "Get what waits for a person, what is stuck, and why")
             .says(
-                "Also who waits in which step, since when and until when. Uses a bounded number of reads; `more` marks counts that \
-                 are incomplete.",
+                "It also shows which orders wait in which step, since when and until when. Uses a bounded number of \
+                 reads; `more` marks counts that are incomplete.",
             )
             .answers(200, "State of the system.", "Overview", overview_example()),
         Route::new("get", "/details/{order_id}", "getDetails", "operator", "Get everything about an order")
@@ -420,7 +422,7 @@ pub fn routes() -> Vec<Route> {
             .takes([order_id()])
             .answers(
                 200,
-                "The text of the record, why it cannot be read, if so, and its mark.",
+                "The text of the record, its mark, and the reason if it cannot be read.",
                 "Record",
                 json!({"order_id": ID, "why": "the attribute `task` ends too early", "record": "{\"wf\":\"order\",\"wh",
                        "columns": {"pk": ID, "version": "7"}, "seen": "5f0c1c5e9d2b7a41"}),
@@ -435,8 +437,8 @@ pub fn routes() -> Vec<Route> {
                 order_id(),
                 parameter("path", "step", "The step.", json!({"type": "string", "maxLength": MAX_NAME})),
                 parameter("query", "state", "Only items in this state.", json!({"type": "string", "enum": Item::NAMES})),
-                parameter("query", "cursor", "`next` of the page before.", json!({"type": "integer", "minimum": 0, "maximum": MAX_ITEMS})),
-                parameter("query", "limit", "Most items on the page.", json!({"type": "integer", "minimum": 1, "maximum": items::MAX_PAGE, "default": items::MAX_PAGE})),
+                parameter("query", "cursor", "`next` of the previous page.", json!({"type": "integer", "minimum": 0, "maximum": MAX_ITEMS})),
+                parameter("query", "limit", "Maximum number of items on the page.", json!({"type": "integer", "minimum": 1, "maximum": items::MAX_PAGE, "default": items::MAX_PAGE})),
             ])
             .answers(
                 200,
@@ -446,7 +448,7 @@ pub fn routes() -> Vec<Route> {
                        "items": [{"index": 2, "state": "failed", "order_id": ID, "error": "order ord_6 was undone: out of stock"}]}),
             )
             .refuses(&["no_such_order", "unreadable"]),
-        Route::new("get", "/workflows", "listWorkflows", "operator", "List workflows and what new orders of each get").says("The scope that changes workflows reads them, too.").answers(
+        Route::new("get", "/workflows", "listWorkflows", "operator", "List workflows and the definition that new orders of each get").says("The scope for changing workflows allows reading them, too.").answers(
             200,
             "All workflows.",
             "Workflows",
@@ -555,7 +557,7 @@ pub fn routes() -> Vec<Route> {
     }
     let path = format!("/orders/{{order_id}}/actions/{}", mend::NAME);
     all.push(
-        Route::new("post", &path, mend::NAME, "operator", "Replace an unreadable record by a mended one")
+        Route::new("post", &path, mend::NAME, "operator", "Replace an unreadable record with a mended one")
             .says(
                 "Replaces only the record that `seen` names, and only while it is unreadable. The history keeps the act with \
                  name and reason. Repeating it answers `repeated`.",
@@ -572,11 +574,12 @@ pub fn routes() -> Vec<Route> {
     );
     let path = format!("/orders/{{order_id}}/actions/{}", migrate::NAME);
     all.push(
-        Route::new("post", &path, migrate::NAME, "operator", "Let an order go on under another definition of its workflow")
+        Route::new("post", &path, migrate::NAME, "operator", "Continue an order under another definition of its workflow")
             .says(
-                "No settled step runs again, and no undo that is owed is forgotten; a definition that would do that is refused. While \
-                 a step is with an agent the answer is `waits`: nothing more starts, and the order is moved once no request can \
-                 start any more. A later migration replaces one that waits. A dry run changes nothing.",
+                "No settled step runs again, and no undo that is owed is forgotten; a definition that would break this \
+                 rule is refused. While a step is with an agent, the answer is `waits`: no other step starts, and the \
+                 order is moved once no request can start any more. A later migration replaces one that waits. A dry \
+                 run changes nothing.",
             )
             .takes([order_id()])
             .body(reference("Migrate"), json!({"by": "ann", "reason": "a new check", "to": "latest", "dry_run": true}))
@@ -592,11 +595,12 @@ pub fn routes() -> Vec<Route> {
     );
     let path = format!("/orders/{{order_id}}/actions/{}", again::NAME);
     all.push(
-        Route::new("post", &path, "runAgain", "operator", "Do steps of an order again, and all that come after them")
+        Route::new("post", &path, "runAgain", "operator", "Run steps of an order again, and all that come after them")
             .says(
-                "Also of an order that has ended. What these steps did is undone first, the last one first. A step that was undone gets a \
-                 new idempotency key; another one keeps its key, so that its service does nothing twice. Nothing that came in for a step \
-                 before counts again. A dry run changes nothing.",
+                "Also possible for an order that has ended. What these steps did is undone first, beginning with the \
+                 last step. A step that was undone gets a new idempotency key; any other step keeps its key, so that \
+                 its service does nothing twice. Earlier replies, events and callbacks for these steps no longer \
+                 count. A dry run changes nothing.",
             )
             .takes([order_id()])
             .body(reference("RunAgain"), json!({"by": "ann", "reason": "the wrong box", "from": ["charge"], "dry_run": true}))
@@ -611,20 +615,27 @@ pub fn routes() -> Vec<Route> {
             .refuses(&["no_such_order", "unreadable", "order_moved", "not_allowed"]),
     );
     all.push(
-        Route::new("post", "/orders/{order_id}/erasure", "eraseOrder", "erasure", "Erase what an order says about people")
-            .says(
-                "Ids, states, attempts and times stay, and who erased it and why. The order must have ended. The orders that it started \
-                 are erased with it. A repeated request gets the same answer.",
-            )
-            .takes([order_id()])
-            .body(reference("WhoAndWhy"), json!({"by": "ann", "reason": "request 17"}))
-            .answers(
-                200,
-                "It is erased.",
-                "Erased",
-                json!({"order_id": ID, "erased_at": "2026-11-21T10:30:00Z", "detail": "ann: request 17"}),
-            )
-            .refuses(&["no_such_order", "unreadable", "not_allowed"]),
+        Route::new(
+            "post",
+            "/orders/{order_id}/erasure",
+            "eraseOrder",
+            "erasure",
+            "Erase what an order says about people",
+        )
+        .says(
+            "Ids, states, attempts and times stay, and so does the record of who erased the order and why. The \
+             order must have ended. The orders that it started are erased with it. A repeated request gets the \
+             same answer.",
+        )
+        .takes([order_id()])
+        .body(reference("WhoAndWhy"), json!({"by": "ann", "reason": "request 17"}))
+        .answers(
+            200,
+            "It is erased.",
+            "Erased",
+            json!({"order_id": ID, "erased_at": "2026-11-21T10:30:00Z", "detail": "ann: request 17"}),
+        )
+        .refuses(&["no_such_order", "unreadable", "not_allowed"]),
     );
     for (verb, summary) in [("pause", "Give an agent no more work"), ("resume", "Give an agent work again")] {
         let set = Route::new("post", &format!("/agents/{{name}}/{verb}"), &format!("{verb}Agent"), "operator", summary)

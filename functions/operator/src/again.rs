@@ -66,7 +66,7 @@ pub struct Report {
     /// Why it is not allowed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
-    /// Until when an earlier request can start, so that the undo waits (UTC, milliseconds).
+    /// Until this time an earlier request can start, so the undo waits (UTC, milliseconds).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waits_until: Option<Timestamp>,
     /// All steps that are done again.

@@ -78,7 +78,7 @@ impl From<Strain> for Strained {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "Agents")]
 pub struct All {
-    /// In the order of the configuration.
+    /// In the order in which they are configured.
     pub agents: Vec<Agent>,
 }
 
@@ -90,7 +90,7 @@ pub struct Set {
     pub agent: String,
     /// Whether it gets no more work.
     pub paused: bool,
-    /// Seconds until all schedulers follow.
+    /// Seconds until all schedulers apply the setting.
     pub within_s: i64,
 }
 

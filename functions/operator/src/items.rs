@@ -42,7 +42,7 @@ pub struct Page {
 pub struct Row {
     /// Its position in the list, from 0.
     pub index: usize,
-    /// Where it stands.
+    /// Its state.
     #[schemars(extend("enum" = Item::NAMES))]
     pub state: Cow<'static, str>,
     /// Its order, if it has one.

@@ -107,7 +107,7 @@ pub struct Status {
     pub job_id: JobId,
     /// What is done to each order.
     pub action: String,
-    /// Where it stands.
+    /// Its state.
     pub state: State,
     /// Nothing is changed.
     pub dry_run: bool,
@@ -134,7 +134,7 @@ pub struct Status {
     /// When it ended (UTC, milliseconds).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_at: Option<Timestamp>,
-    /// When the last of its orders gets its turn, by its rate (UTC, milliseconds).
+    /// When it will act on the last of its orders, at its rate (UTC, milliseconds).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub done_by: Option<Timestamp>,
     /// Why it was aborted.
@@ -148,7 +148,7 @@ pub struct Status {
 /// A page of jobs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Jobs {
-    /// The newest first.
+    /// Newest first.
     pub jobs: Vec<Status>,
     /// Jobs whose records cannot be read.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -162,7 +162,7 @@ pub struct Jobs {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "JobResults")]
 pub struct Results {
-    /// One for each order, in the sequence in which the job acts. Those without an outcome are to come.
+    /// One for each order, in the sequence in which the job acts. Those without an outcome have not been acted on yet.
     pub results: Vec<Item>,
     /// For `page`; absent at the end.
     #[serde(default, skip_serializing_if = "Option::is_none")]

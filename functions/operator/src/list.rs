@@ -44,7 +44,7 @@ pub struct Row {
     pub workflow: String,
     /// Its state.
     pub state: ProcessState,
-    /// Since when an operator has paused it (UTC, milliseconds).
+    /// When an operator paused it, while it is paused (UTC, milliseconds).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub paused_at: Option<Timestamp>,
     /// Why it failed, was cancelled, or stopped.
@@ -108,7 +108,7 @@ impl From<store::Unreadable> for Unreadable {
 #[serde(deny_unknown_fields, default)]
 #[schemars(rename = "Filter")]
 pub struct Wanted {
-    /// A state's name, `Paused`, or `Waiting`: a step waits, for a minute or longer.
+    /// A state's name, `Paused`, or `Waiting` (a step has waited for a minute or longer).
     #[schemars(extend("enum" = query::state_names()))]
     pub state: Option<String>,
     /// Workflow.
@@ -129,16 +129,16 @@ pub struct Wanted {
     /// Agent of a step that is failing or has failed; with `state` `Waiting` it matches nothing.
     #[schemars(length(min = 1, max = MAX_NAME))]
     pub agent: Option<String>,
-    /// Name of a step that is failing or has failed; with `state` `Waiting` of a step that waits.
+    /// Name of a step that is failing or has failed or, with `state` `Waiting`, of a step that waits.
     #[schemars(length(min = 1, max = MAX_NAME))]
     pub step: Option<String>,
     /// An error of such a step. Errors that differ only in numbers and ids count as one, as in the overview. An empty
     /// text means a step without a recorded error.
     #[schemars(length(max = MAX_ERROR))]
     pub error: Option<String>,
-    /// Accepted at or after (UTC).
+    /// Accepted at or after this time (UTC).
     pub from: Option<Timestamp>,
-    /// Accepted before (UTC).
+    /// Accepted before this time (UTC).
     pub to: Option<Timestamp>,
 }
 

@@ -37,7 +37,7 @@ pub struct Migrate {
     /// a migration that has not been done yet.
     #[schemars(length(min = 1, max = MAX_HASH))]
     pub to: String,
-    /// Then try again what failed, as `resubmit` does. Only for an order in Error.
+    /// Then retry what failed, as `resubmit` does. Only for an order in Error.
     #[serde(default)]
     pub resubmit: bool,
     /// Report what would be done, and change nothing.
@@ -71,20 +71,20 @@ pub struct Report {
     /// Why it is not allowed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
-    /// Until when a request of an earlier attempt can start, so that the migration waits (UTC, milliseconds).
+    /// Until this time a request of an earlier attempt can start, so the migration waits (UTC, milliseconds).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waits_until: Option<Timestamp>,
     /// Tried and not settled: they are tried again.
     pub again: Vec<String>,
     /// Not begun, and not in the new definition.
     pub left_out: Vec<String>,
-    /// They may have run, and an undo of the order would undo them in another way than before.
+    /// They may have run, and an undo of the order would undo them differently from before.
     pub undone_differently: Vec<String>,
     /// Only in the new definition.
     pub added: Vec<String>,
-    /// Not begun, and done in another way than before.
+    /// Not begun, and done differently from before.
     pub changed: Vec<String>,
-    /// What steps to come read of settled steps that did not return it, a sentence each.
+    /// Values that later steps read from settled steps that did not return them, one sentence each.
     pub doubts: Vec<String>,
 }
 

@@ -87,11 +87,11 @@ pub struct WaitsAt {
     pub workflow: String,
     /// The step.
     pub step: String,
-    /// What it waits for, as its workflow says it.
+    /// What it waits for, in the words of its workflow.
     pub wait: String,
     /// Number of orders, of those read.
     pub count: usize,
-    /// Since when the first of them waits (UTC, milliseconds).
+    /// When the first of their waits began (UTC, milliseconds).
     pub since: Timestamp,
     /// That order.
     pub order_id: Id,

@@ -91,7 +91,7 @@ pub struct LeaseRow {
 /// All queues that something consumes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Queues {
-    /// In the order of the configuration.
+    /// In the order in which they are configured.
     pub queues: Vec<QueueRow>,
 }
 

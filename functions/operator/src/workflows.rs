@@ -76,7 +76,7 @@ pub enum State {
 #[serde(rename_all = "lowercase")]
 #[schemars(rename = "WorkflowSource")]
 pub enum Source {
-    /// A deployment brought the file.
+    /// The file came with a deployment.
     Deployment,
     /// A person activated the definition, or retired the name.
     Operator,
@@ -128,7 +128,7 @@ pub struct Details {
     pub row: Row,
     /// Its changes, newest first.
     pub history: Vec<ChangeRow>,
-    /// Where the history goes on, for the parameter `before`.
+    /// Where the history continues, for the parameter `before`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<u64>,
 }
@@ -141,10 +141,10 @@ pub struct Definition {
     /// Its hash.
     #[schemars(with = "String")]
     pub hash: Hash,
-    /// The text that was put; absent for one that only a deployment brought.
+    /// The text that was put; absent for a definition that came only with a deployment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub toml: Option<String>,
-    /// Who put it last; absent likewise.
+    /// Who put it last; absent in the same case.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<Origin>,
     /// The definition as orders run it.
@@ -198,9 +198,9 @@ pub struct Done {
     pub active: Option<Hash>,
     /// Number of the last change of the name, for `if_version` of an activation; 0 if there was none, or if it cannot be read.
     pub version: u64,
-    /// What differs from the active definition, a sentence each.
+    /// What differs from the active definition, one sentence each.
     pub differences: Vec<String>,
-    /// What may keep its orders from running, a sentence each.
+    /// What may keep its orders from running, one sentence each.
     pub warnings: Vec<String>,
 }
 

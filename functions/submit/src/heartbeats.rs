@@ -25,7 +25,7 @@ pub const MAX_BODY: usize = 1024;
 /// The answer to a heartbeat that counts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Alive {
-    /// Until when the agent may go on, unless a later heartbeat is answered (UTC, milliseconds).
+    /// Time until which the agent may go on, unless a later heartbeat is answered (UTC, milliseconds).
     pub complete_by: Timestamp,
 }
 

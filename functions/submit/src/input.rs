@@ -80,7 +80,7 @@ pub struct Customer {
     _phone: Option<Words>,
 }
 
-/// Address of delivery.
+/// Delivery address.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Address {

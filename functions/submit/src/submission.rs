@@ -57,7 +57,7 @@ pub struct Submission {
     #[serde(default)]
     #[schemars(length(max = MAX_TEXT))]
     pub reference: Option<String>,
-    /// Labels by which lists find the order. Their sequence does not matter.
+    /// Labels by which lists can be filtered. Their sequence does not matter.
     #[serde(default, deserialize_with = "sorted")]
     #[schemars(length(max = MAX_LABELS), inner(length(min = 1, max = MAX_LABEL)))]
     pub labels: Vec<String>,

@@ -48,7 +48,7 @@ pub struct Counts {
 /// What was moved.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Moved {
-    /// Messages that waited before.
+    /// Messages that were waiting before the call.
     pub waiting: u64,
     /// Messages moved by this call.
     pub moved: usize,
