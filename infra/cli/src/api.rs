@@ -602,7 +602,7 @@ fn ran_again(report: again::Report) -> String {
         );
     }
     for (title, steps) in [
-        ("undone first, in this order", &report.undone_first),
+        ("undone first, in this sequence", &report.undone_first),
         ("not undone, because they have no undo", &report.stays),
         ("done again", &report.again),
         ("with a new idempotency key", &report.new_keys),

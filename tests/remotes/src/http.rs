@@ -193,8 +193,8 @@ async fn no_route() -> Problem {
     Problem::new(
         StatusCode::NOT_FOUND,
         "no_route",
-        "nothing is here; write POST /NAME/apply, POST /NAME/undo, GET /ledger, GET /ledger/orders/{order_id}, \
-         POST /check, GET /faults, PUT /faults, PUT /faults/NAME or GET /health",
+        "there is nothing at this path; use POST /NAME/apply, POST /NAME/undo, GET /ledger, GET \
+         /ledger/orders/{order_id}, POST /check, GET /faults, PUT /faults, PUT /faults/NAME or GET /health",
     )
 }
 
