@@ -1,15 +1,16 @@
 //! A pump: what an SQS event source mapping is to Lambda. It receives batches, passes them to a handler as `SqsEvent`s,
 //! and deletes all messages except those that the handler names as failed; these are redelivered after their visibility
-//! timeout.
+//! timeout. Lambda ends a function before that time; nothing ends a handler here, so a pump renews what it still has.
 
 use crate::queue::{BATCH, Kept, Queue};
 use crate::queue_turns::Gate;
 use aws_lambda_events::event::sqs::{SqsEvent, SqsMessage};
 use futures::future::BoxFuture;
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use stepwarden_aws::batch::Response;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 
 /// A function that takes a batch.
@@ -24,6 +25,8 @@ const FEW: usize = 4;
 /// Wait after a receive that failed. It is short, because messages of a restarted system lose time meanwhile: with a
 /// second here, an expired step ran again only 1.4 s after the restart.
 const RECOVERY: Duration = Duration::from_millis(200);
+/// Interval of renewals of the messages in progress, of which four may fail. Shorter work costs no renewal.
+const RENEW_EVERY: Duration = Duration::from_secs(30);
 /// How long batches in progress may still take when the pump is told to stop.
 const LAST_BATCHES: Duration = Duration::from_secs(5);
 
@@ -158,12 +161,7 @@ pub async fn run(source: Source, handler: Handler, mut pause: watch::Receiver<bo
             Ok(messages) => {
                 let is_full = messages.len() == BATCH;
                 let (source, handler) = (source.clone(), Arc::clone(&handler));
-                batches.spawn(async move {
-                    let place = source.gate.enter(source.class).await;
-                    drop(turn);
-                    one_batch(&source.queue, &handler, messages).await;
-                    drop(place);
-                });
+                batches.spawn(async move { one_batch(&source, &handler, messages, turn).await });
                 while batches.try_join_next().is_some() {}
                 if !is_full && batches.len() > FEW {
                     tokio::time::sleep(LINGER).await;
@@ -184,12 +182,23 @@ pub async fn run(source: Source, handler: Handler, mut pause: watch::Receiver<bo
     }
 }
 
-async fn one_batch(queue: &Queue, handler: &Handler, messages: Vec<SqsMessage>) {
+async fn one_batch(source: &Source, handler: &Handler, messages: Vec<SqsMessage>, turn: OwnedSemaphorePermit) {
+    let queue = &source.queue;
     let handles: Vec<_> =
         messages.iter().map(|message| (message.message_id.clone(), message.receipt_handle.clone())).collect();
     let mut event = SqsEvent::default();
     event.records = messages;
-    let response = handler(event).await;
+    let handled = async {
+        let place = source.gate.enter(source.class).await;
+        drop(turn);
+        (handler(event).await, place)
+    };
+    let held: Vec<String> = handles.iter().filter_map(|(_, handle)| handle.clone()).collect();
+    let (response, _place) = tokio::select! {
+        biased;
+        handled = handled => handled,
+        never = renew(queue, &held) => match never {},
+    };
     let failed = |id: &str| response.batch_item_failures.iter().any(|f| f.item_identifier == id);
     let done: Vec<String> = handles
         .into_iter()
@@ -208,6 +217,20 @@ async fn one_batch(queue: &Queue, handler: &Handler, messages: Vec<SqsMessage>) 
         Err(error) => {
             tracing::warn!(queue = queue.name(), "deleting failed, so handled messages will be redelivered: {error:#}");
         }
+    }
+}
+
+/// Renews messages until they are handled. Otherwise one whose handling, or whose wait at the gate, takes longer than
+/// its visibility timeout would be handled a second time meanwhile, and in the end become a dead letter.
+async fn renew(queue: &Queue, handles: &[String]) -> Infallible {
+    loop {
+        tokio::time::sleep(RENEW_EVERY).await;
+        let why = match queue.renew(handles).await {
+            Ok(None) => continue,
+            Ok(Some(Kept { count, code })) => format!("{count} renewals were refused: {code}"),
+            Err(error) => format!("{error:#}"),
+        };
+        tracing::warn!(queue = queue.name(), "messages may be delivered again while they are being handled: {why}");
     }
 }
 

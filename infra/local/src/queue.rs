@@ -1,11 +1,15 @@
 //! A queue as a pump uses it: messages in the form in which Lambda passes them to a function.
 
+use crate::system::VISIBILITY_TIMEOUT_S;
 use anyhow::{Context, Result};
 use aws_lambda_events::event::sqs::{SqsMessage, SqsMessageAttribute};
 use aws_sdk_sqs::Client;
 use aws_sdk_sqs::operation::delete_message_batch::DeleteMessageBatchInput;
 use aws_sdk_sqs::operation::receive_message::ReceiveMessageInput;
-use aws_sdk_sqs::types::{DeleteMessageBatchRequestEntry, Message, MessageAttributeValue, MessageSystemAttributeName};
+use aws_sdk_sqs::types::{
+    ChangeMessageVisibilityBatchRequestEntry, DeleteMessageBatchRequestEntry, Message, MessageAttributeValue,
+    MessageSystemAttributeName,
+};
 use stepwarden_aws::sent::{Caller, Sent};
 use stepwarden_aws::{Clients, batch};
 
@@ -44,7 +48,7 @@ pub struct Queue {
     url: String,
 }
 
-/// Messages that were not deleted.
+/// Messages that were not deleted, or not renewed.
 pub struct Kept {
     /// How many.
     pub count: usize,
@@ -80,6 +84,20 @@ impl Queue {
         let entries = handles.iter().enumerate().filter_map(entry).collect();
         let delete = DeleteMessageBatchInput::builder().queue_url(&self.url).set_entries(Some(entries));
         let answer = delete.sent(&self.queues.delete).await?;
+        let count = answer.failed().len();
+        Ok(answer.failed.into_iter().next().map(|failed| Kept { count, code: failed.code }))
+    }
+
+    /// Hides messages for another [`VISIBILITY_TIMEOUT_S`] by their receipt handles, at most [`BATCH`].
+    pub(crate) async fn renew(&self, handles: &[String]) -> Result<Option<Kept>> {
+        let entry = |(n, handle): (usize, &String)| {
+            let entry = ChangeMessageVisibilityBatchRequestEntry::builder().id(n.to_string()).receipt_handle(handle);
+            entry.visibility_timeout(VISIBILITY_TIMEOUT_S as i32).build().ok()
+        };
+        let entries = handles.iter().enumerate().filter_map(entry).collect();
+        let renew =
+            self.queues.delete.change_message_visibility_batch().queue_url(&self.url).set_entries(Some(entries));
+        let answer = renew.send().await.context("renewing messages")?;
         let count = answer.failed().len();
         Ok(answer.failed.into_iter().next().map(|failed| Kept { count, code: failed.code }))
     }

@@ -5,8 +5,9 @@
 //! [`HEADER`] of each receive. Any other receive is SQS's: a program that ends between receiving and deleting, such as
 //! the aws CLI, keeps its messages for their visibility timeout.
 //!
-//! A slow consumer keeps its connection, so it loses nothing. Receives count as always: a message that kills its
-//! consumers becomes a dead letter.
+//! A slow consumer keeps its connection, so it loses nothing before the visibility timeout, which it may renew as on
+//! AWS. After that a message is redelivered even so, because a connected consumer may have left it in the queue, as it
+//! does with one that it cannot read. Receives count as always: a message that kills its consumers becomes a dead letter.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
