@@ -89,13 +89,11 @@ struct Refused(&'static str, String);
 impl EventBridge {
     pub fn new(store: Store, loaded: &mut Loaded, clock: Arc<Clock>, counters: Arc<Counters>) -> Self {
         let mut kept = Kept { buses: loaded.buses.drain(..).collect(), ..Kept::default() };
-        let mut last_number = 0;
         for event in loaded.events.drain(..) {
-            last_number = last_number.max(event.number);
             kept.add(Arc::new(event));
         }
         let (sender, _) = broadcast::channel(SUBSCRIBER_LAG);
-        Self { kept: Mutex::new(kept), last_number: Mutex::new(last_number), sender, store, clock, counters }
+        Self { kept: Mutex::new(kept), last_number: Mutex::new(loaded.last_event), sender, store, clock, counters }
     }
 
     fn lock(&self) -> MutexGuard<'_, Kept> {

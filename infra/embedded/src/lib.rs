@@ -147,12 +147,7 @@ impl Endpoints {
             }
             Some(dir) => open_files(dir, options.durability, &clock, &counters)?,
         };
-        let sqs = Sqs::new(store.clone(), &mut loaded, Arc::clone(&clock), Arc::clone(&counters)).map_err(|error| {
-            OpenError::Damaged {
-                file: options.data_dir.clone().unwrap_or_default().join(QUEUES),
-                reason: open::one_line(&error.to_string()),
-            }
-        })?;
+        let sqs = Sqs::new(store.clone(), &mut loaded, Arc::clone(&clock), Arc::clone(&counters));
         let events = EventBridge::new(store, &mut loaded, clock, Arc::clone(&counters));
         Ok(Self(Arc::new(Inner {
             sqs: Arc::new(sqs),

@@ -395,6 +395,69 @@ async fn damaged_file_is_named() {
     }
 }
 
+/// Changes the queues file as a bad disk would.
+fn damage(dir: &Path, sql: &str) {
+    let file = dir.join("queues.db");
+    rusqlite::Connection::open(&file).unwrap().execute_batch(sql).unwrap();
+    // Otherwise the mark would tell that the file is another one.
+    let _ = std::fs::remove_file(stepwarden_guard::marks::file_of(&file));
+}
+
+// One record that cannot be read keeps neither its neighbours nor the system from starting, and it stays in the file:
+// a person may still read it.
+#[tokio::test]
+async fn a_damaged_record_stays_where_it_is_and_takes_no_other_along() {
+    let dir = tempfile::tempdir().unwrap();
+    let put = |source: &str| {
+        let entry = aws_sdk_eventbridge::types::PutEventsRequestEntry::builder().event_bus_name("good").source(source);
+        entry.detail_type("x").detail("{}").build()
+    };
+    let attributes = [(Q::VisibilityTimeout, "180"), (Q::MessageRetentionPeriod, "1209600")];
+    {
+        let endpoints = on_disk(dir.path());
+        let (sqs, events) = (sqs(&endpoints), eventbridge(&endpoints));
+        let url = queue(&sqs, "work", &attributes).await;
+        for body in ["first", "body", "attributes", "id", "number"] {
+            send(&sqs, &url, body).await;
+        }
+        for bus in ["bad", "good"] {
+            events.create_event_bus().name(bus).send().await.unwrap();
+        }
+        for source in ["first", "second"] {
+            events.put_events().entries(put(source)).send().await.unwrap();
+        }
+    }
+    damage(
+        dir.path(),
+        "UPDATE messages SET body = CAST(x'ff' AS TEXT) WHERE body = 'body';
+         UPDATE messages SET attributes = '{' WHERE body = 'attributes';
+         UPDATE messages SET id = x'00' WHERE body = 'id';
+         UPDATE messages SET sent_ms = 'x' WHERE body = 'number';
+         UPDATE queues SET attributes = '{', modified_ms = 'x';
+         UPDATE buses SET name = CAST(x'ff' AS TEXT) WHERE name = 'bad';
+         UPDATE events SET event = '{' WHERE number = 2;",
+    );
+    {
+        let endpoints = on_disk(dir.path());
+        let (sqs, events) = (sqs(&endpoints), eventbridge(&endpoints));
+        assert_eq!(endpoints.queue_stats()[0].visible, 1);
+        // It is not known what was set, so whoever creates the queue says it again.
+        let url = queue(&sqs, "work", &attributes).await;
+        send(&sqs, &url, "new").await;
+        assert_eq!(events.put_events().entries(put("new")).send().await.unwrap().failed_entry_count(), 0);
+    }
+    let endpoints = on_disk(dir.path());
+    let sqs = sqs(&endpoints);
+    let other = sqs.create_queue().queue_name("work").attributes(Q::VisibilityTimeout, "7").send().await;
+    assert!(other.unwrap_err().into_service_error().is_queue_name_exists(), "the attributes are known again");
+    assert_eq!(bodies(&receive(&sqs, &queue(&sqs, "work", &attributes).await).await), ["first", "new"]);
+    let sources: Vec<_> = endpoints.events().page(0, 9).iter().map(|event| event.source.clone()).collect();
+    assert_eq!(sources, ["first", "new"]);
+    let file = rusqlite::Connection::open(dir.path().join("queues.db")).unwrap();
+    let count = |table: &str| file.query_row(&format!("SELECT count(*) FROM {table}"), [], |row| row.get::<_, i64>(0));
+    assert_eq!((count("messages"), count("buses"), count("events")), (Ok(6), Ok(2), Ok(3)));
+}
+
 /// After a kill, one flipped bit in the log would silently end it there: SQLite treats the rest as never written.
 #[tokio::test]
 async fn no_flipped_bit_in_a_log_loses_anything_in_silence() {

@@ -59,10 +59,12 @@ impl Sqs {
         let attributes = QueueAttributes::parse(attributes)?;
         self.check_dead_letters(&attributes, &name)?;
         if let Some(queue) = self.named(&name) {
-            return match queue.lock().attributes.first_difference(&attributes) {
-                Some(attribute) => Err(Error::queue_exists(&attribute)),
-                None => Ok(Answer::ok(&Url { queue_url: url(at, &name) })),
-            };
+            if queue.lock().attributes_lost {
+                self.set_attributes(queue, attributes).await?;
+            } else if let Some(attribute) = queue.lock().attributes.first_difference(&attributes) {
+                return Err(Error::queue_exists(&attribute));
+            }
+            return Ok(Answer::ok(&Url { queue_url: url(at, &name) }));
         }
         let id = self.next_queue.fetch_add(1, Ordering::Relaxed);
         let created_ms = self.clock.now_ms();
@@ -198,6 +200,11 @@ impl Sqs {
         let queue = self.queue(&request.queue_url)?;
         let attributes = queue.lock().attributes.changed(request.attributes)?;
         self.check_dead_letters(&attributes, &queue.name)?;
+        self.set_attributes(queue, attributes).await?;
+        Ok(Answer::empty())
+    }
+
+    async fn set_attributes(&self, queue: Arc<Queue>, attributes: QueueAttributes) -> Result<(), Error> {
         let modified_ms = self.clock.now_ms();
         let json = attributes.to_json();
         let write = Write::QueueAttributes { id: queue.id, attributes: json, modified_ms };
@@ -205,10 +212,11 @@ impl Sqs {
             .write(write, move || {
                 let mut state = queue.lock();
                 state.attributes = attributes;
+                state.attributes_lost = false;
                 state.modified_ms = modified_ms;
             })
             .await?;
-        Ok(Answer::empty())
+        Ok(())
     }
 }
 

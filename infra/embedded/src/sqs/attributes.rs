@@ -76,6 +76,12 @@ impl QueueAttributes {
         })
     }
 
+    /// The defaults, except that no message expires that might not.
+    pub fn unknown() -> Self {
+        let (name, _, longest, _) = NUMBERS[2];
+        Self::parse(BTreeMap::from([(name.into(), longest.to_string())])).expect("it is the largest value")
+    }
+
     /// These attributes with `changes`.
     pub fn changed(&self, changes: BTreeMap<String, String>) -> Result<Self, Error> {
         let mut set = self.set.clone();

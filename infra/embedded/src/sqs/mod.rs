@@ -96,16 +96,14 @@ pub(crate) struct Sqs {
 }
 
 impl Sqs {
-    pub fn new(store: Store, loaded: &mut Loaded, clock: Arc<Clock>, counters: Arc<Counters>) -> Result<Self, Error> {
+    pub fn new(store: Store, loaded: &mut Loaded, clock: Arc<Clock>, counters: Arc<Counters>) -> Self {
         let mut by_id = BTreeMap::new();
         for queue in loaded.queues.drain(..) {
             let id = queue.id;
-            by_id.insert(id, Arc::new(Queue::restored(queue)?));
+            by_id.insert(id, Arc::new(Queue::restored(queue)));
         }
         let now_ms = clock.now_ms();
-        let mut last_row = 0;
         for message in loaded.messages.drain(..) {
-            last_row = last_row.max(message.content.row);
             // The message's queue was deleted at the same moment, so the message is dropped.
             let Some(queue) = by_id.get(&message.standing.queue) else {
                 continue;
@@ -115,18 +113,18 @@ impl Sqs {
         }
         let last_queue = by_id.keys().last().copied().unwrap_or(0);
         let by_name = by_id.into_values().map(|queue| (queue.name.clone(), queue)).collect();
-        Ok(Self {
+        Self {
             next_queue: AtomicI64::new(last_queue + 1),
             queues: Arc::new(RwLock::new(by_name)),
             store,
             clock,
             counters,
-            next_row: AtomicI64::new(last_row + 1),
+            next_row: AtomicI64::new(loaded.last_row + 1),
             run: Uuid::new_v4().as_fields().0,
             move_tasks: Mutex::default(),
             careful_until_ms: if loaded.after_kill { now_ms + CAREFUL_MS } else { 0 },
             consumers: Consumers::default(),
-        })
+        }
     }
 
     /// Runs one operation. The caller's endpoint is the beginning of queue URLs.

@@ -1,6 +1,5 @@
 //! One queue: its attributes, its backlog, and the receivers that wait.
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -28,13 +27,21 @@ pub(crate) struct State {
     pub attributes: QueueAttributes,
     pub modified_ms: i64,
     pub backlog: Backlog,
+    /// What was set cannot be read in the file; the next CreateQueue sets it.
+    pub attributes_lost: bool,
     /// Set by DeleteQueue, while receivers may still wait.
     pub deleted: bool,
 }
 
 impl Queue {
     pub fn new(id: i64, name: String, attributes: QueueAttributes, created_ms: i64) -> Self {
-        let state = State { attributes, modified_ms: created_ms, backlog: Backlog::default(), deleted: false };
+        let state = State {
+            attributes,
+            modified_ms: created_ms,
+            backlog: Backlog::default(),
+            attributes_lost: false,
+            deleted: false,
+        };
         Self {
             id,
             arn: format!("{ARN_PREFIX}{name}").into(),
@@ -45,12 +52,24 @@ impl Queue {
         }
     }
 
-    pub fn restored(stored: LoadedQueue) -> Result<Self, Error> {
-        let set: BTreeMap<_, _> = serde_json::from_str(&stored.attributes).map_err(|error| Error::malformed(&error))?;
-        let attributes = QueueAttributes::parse(set)?;
-        let queue = Self::new(stored.id, stored.name, attributes, stored.created_ms);
-        queue.lock().modified_ms = stored.modified_ms;
-        Ok(queue)
+    pub fn restored(stored: LoadedQueue) -> Self {
+        let LoadedQueue { id, name, created_ms, modified_ms, attributes } = stored;
+        let set = serde_json::from_str(&attributes).map_err(|error| Error::malformed(&error));
+        let (attributes, attributes_lost) = match set.and_then(QueueAttributes::parse) {
+            Ok(attributes) => (attributes, false),
+            Err(error) => {
+                tracing::error!(
+                    "queues.db is damaged: the attributes of the queue {name} cannot be read ({error}). Its messages \
+                     are kept, and the next CreateQueue sets the attributes"
+                );
+                (QueueAttributes::unknown(), true)
+            }
+        };
+        let queue = Self::new(id, name, attributes, created_ms);
+        let mut state = queue.lock();
+        (state.modified_ms, state.attributes_lost) = (modified_ms, attributes_lost);
+        drop(state);
+        queue
     }
 
     pub fn lock(&self) -> MutexGuard<'_, State> {

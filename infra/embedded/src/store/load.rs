@@ -1,8 +1,11 @@
 //! Everything in the file, read once at start.
+//!
+//! SQLite does not notice a bit that flips within a row. A row that cannot be read is left out, stays in the file, and
+//! is named in the log: the rest is sound.
 
 use std::sync::Arc;
 
-use rusqlite::Connection;
+use rusqlite::{Connection, Row};
 use uuid::Uuid;
 
 use super::records::{Content, Event};
@@ -13,9 +16,13 @@ pub(crate) struct Loaded {
     pub queues: Vec<LoadedQueue>,
     /// In the order of arrival.
     pub messages: Vec<LoadedMessage>,
+    /// The newest row of a message, which may be one that cannot be read.
+    pub last_row: i64,
     pub buses: Vec<String>,
     /// In order.
     pub events: Vec<Event>,
+    /// The newest number of an event, which may be one that cannot be read.
+    pub last_event: u64,
     /// The last process that used the file did not end cleanly.
     pub after_kill: bool,
 }
@@ -38,36 +45,65 @@ pub(crate) struct LoadedMessage {
 }
 
 pub(super) fn everything(on: &Connection, after_kill: bool) -> rusqlite::Result<Loaded> {
+    let number = |sql: &str| on.query_row(sql, [], |row| row.get(0));
     Ok(Loaded {
         after_kill,
-        queues: on
-            .prepare("SELECT id, name, attributes, created_ms, modified_ms FROM queues")?
-            .query_map([], |row| {
-                Ok(LoadedQueue {
-                    id: row.get(0)?,
-                    name: row.get(1)?,
-                    attributes: row.get(2)?,
-                    created_ms: row.get(3)?,
-                    modified_ms: row.get(4)?,
-                })
-            })?
-            .collect::<Result<_, _>>()?,
+        // Messages need their queue, so no queue is left out.
+        queues: rows(on, "queues", "SELECT id, name, attributes, created_ms, modified_ms FROM queues", |row| {
+            Ok(LoadedQueue {
+                id: row.get(0)?,
+                name: text(row, 1),
+                attributes: text(row, 2),
+                created_ms: row.get(3).unwrap_or_default(),
+                modified_ms: row.get(4).unwrap_or_default(),
+            })
+        })?,
         messages: messages(on)?,
-        buses: on.prepare("SELECT name FROM buses")?.query_map([], |row| row.get(0))?.collect::<Result<_, _>>()?,
-        events: on
-            .prepare("SELECT event FROM events ORDER BY number")?
-            .query_map([], |row| json(&row.get::<_, String>(0)?))?
-            .collect::<Result<_, _>>()?,
+        last_row: number("SELECT coalesce(max(row), 0) FROM messages")?,
+        buses: rows(on, "buses", "SELECT rowid, name FROM buses", |row| row.get(1))?,
+        events: rows(on, "events", "SELECT number, event FROM events ORDER BY number", |row| {
+            json(&row.get::<_, String>(1)?)
+        })?,
+        last_event: u64::try_from(number("SELECT coalesce(max(number), 0) FROM events")?).unwrap_or_default(),
     })
 }
 
+/// The rows of a query that can be read. The first column is the number of the row.
+fn rows<T>(
+    on: &Connection,
+    table: &str,
+    sql: &str,
+    read: impl Fn(&Row<'_>) -> rusqlite::Result<T>,
+) -> rusqlite::Result<Vec<T>> {
+    let mut statement = on.prepare(sql)?;
+    let mut found = statement.query([])?;
+    let mut all = Vec::new();
+    while let Some(row) = found.next()? {
+        match read(row) {
+            Ok(record) => all.push(record),
+            Err(error) => {
+                let number: i64 = row.get(0)?;
+                tracing::error!(
+                    "queues.db is damaged: row {number} of its table `{table}` cannot be read ({error}). It is left out \
+                     and stays in the file; the rest is used"
+                );
+            }
+        }
+    }
+    Ok(all)
+}
+
+/// A text of which the damaged characters are replaced.
+fn text(row: &Row<'_>, column: usize) -> String {
+    let bytes = row.get_ref(column).ok().and_then(|value| value.as_bytes().ok()).unwrap_or_default();
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
 fn messages(on: &Connection) -> rusqlite::Result<Vec<LoadedMessage>> {
-    on.prepare(
-        "SELECT row, queue, id, body, attributes, message_group, trace, sent_ms, visible_ms, \
-         receives, first_received_ms, source, coalesce(times, 0) \
-         FROM messages LEFT JOIN cut_short USING (row) ORDER BY row",
-    )?
-    .query_map([], |row| {
+    let sql = "SELECT row, queue, id, body, attributes, message_group, trace, sent_ms, visible_ms, \
+               receives, first_received_ms, source, coalesce(times, 0) \
+               FROM messages LEFT JOIN cut_short USING (row) ORDER BY row";
+    rows(on, "messages", sql, |row| {
         let attributes = match row.get::<_, Option<String>>(4)? {
             Some(text) => json(&text)?,
             None => Default::default(),
@@ -92,8 +128,7 @@ fn messages(on: &Connection) -> rusqlite::Result<Vec<LoadedMessage>> {
             cut_short: row.get(12)?,
             visible_ms: row.get(8)?,
         })
-    })?
-    .collect()
+    })
 }
 
 fn json<T: serde::de::DeserializeOwned>(text: &str) -> rusqlite::Result<T> {
