@@ -458,6 +458,29 @@ async fn a_damaged_record_stays_where_it_is_and_takes_no_other_along() {
     assert_eq!((count("messages"), count("buses"), count("events")), (Ok(6), Ok(2), Ok(3)));
 }
 
+// A clock that ran ahead was corrected: what was sent before seems to come from the future.
+#[tokio::test(start_paused = true)]
+async fn a_clock_that_was_set_back_hides_no_message_for_longer_than_its_delay() {
+    let dir = tempfile::tempdir().unwrap();
+    {
+        let sqs = sqs(&on_disk(dir.path()));
+        let url = queue(&sqs, "work", &[]).await;
+        send(&sqs, &url, "at once").await;
+        sqs.send_message().queue_url(&url).message_body("later").delay_seconds(900).send().await.unwrap();
+    }
+    const DAY_MS: i64 = 86_400_000;
+    damage(
+        dir.path(),
+        &format!("UPDATE messages SET sent_ms = sent_ms + {DAY_MS}, visible_ms = visible_ms + {DAY_MS}"),
+    );
+    let endpoints = on_disk(dir.path());
+    let stat = || endpoints.queue_stats().remove(0);
+    assert_eq!((stat().visible, stat().delayed), (1, 1));
+    tokio::time::sleep(std::time::Duration::from_secs(900)).await;
+    assert_eq!((stat().visible, stat().delayed), (2, 0));
+    assert!(stat().oldest_age >= Some(std::time::Duration::from_secs(900)), "{:?}", stat());
+}
+
 /// After a kill, one flipped bit in the log would silently end it there: SQLite treats the rest as never written.
 #[tokio::test]
 async fn no_flipped_bit_in_a_log_loses_anything_in_silence() {

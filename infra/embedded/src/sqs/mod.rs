@@ -108,8 +108,12 @@ impl Sqs {
             let Some(queue) = by_id.get(&message.standing.queue) else {
                 continue;
             };
-            let entry = Entry::restored(message.content, message.standing, message.cut_short);
-            queue.lock().backlog.push(entry, message.visible_ms, now_ms);
+            let mut content = message.content;
+            // The clock may have been set back since. Then a message must not be hidden until the clock has caught up.
+            let delay_ms = message.visible_ms.saturating_sub(content.sent_ms).clamp(0, DELAY_MAX_S * 1000);
+            content.sent_ms = content.sent_ms.min(now_ms);
+            let entry = Entry::restored(Arc::new(content), message.standing, message.cut_short);
+            queue.lock().backlog.push(entry, message.visible_ms.min(now_ms + delay_ms), now_ms);
         }
         let last_queue = by_id.keys().last().copied().unwrap_or(0);
         let by_name = by_id.into_values().map(|queue| (queue.name.clone(), queue)).collect();

@@ -37,7 +37,7 @@ pub(crate) struct LoadedQueue {
 }
 
 pub(crate) struct LoadedMessage {
-    pub content: Arc<Content>,
+    pub content: Content,
     pub standing: Standing,
     /// Number of its last consecutive receives that the end of a process cut short.
     pub cut_short: u32,
@@ -118,7 +118,7 @@ fn messages(on: &Connection) -> rusqlite::Result<Vec<LoadedMessage>> {
             row.get(7)?,
         );
         Ok(LoadedMessage {
-            content: Arc::new(content),
+            content,
             standing: Standing {
                 queue: row.get(1)?,
                 receives: row.get(9)?,
