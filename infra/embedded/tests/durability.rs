@@ -458,6 +458,26 @@ async fn a_damaged_record_stays_where_it_is_and_takes_no_other_along() {
     assert_eq!((count("messages"), count("buses"), count("events")), (Ok(6), Ok(2), Ok(3)));
 }
 
+// The second of two would take the place of the first, with what was sent there.
+#[tokio::test]
+async fn of_two_creations_of_a_queue_at_once_the_second_finds_the_first() {
+    let dir = tempfile::tempdir().unwrap();
+    {
+        let endpoints = on_disk(dir.path());
+        let sqs = sqs(&endpoints);
+        let create = |delay: &str| sqs.create_queue().queue_name("work").attributes(Q::DelaySeconds, delay).send();
+        let first = async {
+            let url = create("1").await.unwrap().queue_url.unwrap();
+            send(&sqs, &url, "x").await;
+        };
+        let (_, second, same) = tokio::join!(biased; first, create("2"), create("1"));
+        assert!(second.unwrap_err().into_service_error().is_queue_name_exists());
+        same.unwrap();
+        assert_eq!(endpoints.queue_stats()[0].delayed, 1);
+    }
+    assert_eq!(on_disk(dir.path()).queue_stats()[0].delayed, 1);
+}
+
 // A clock that ran ahead was corrected: what was sent before seems to come from the future.
 #[tokio::test(start_paused = true)]
 async fn a_clock_that_was_set_back_hides_no_message_for_longer_than_its_delay() {

@@ -57,6 +57,7 @@ impl Sqs {
         let Named { queue_name: name, attributes } = parse(body)?;
         check_name(&name)?;
         let attributes = QueueAttributes::parse(attributes)?;
+        let change = Arc::clone(&self.changes).lock_owned().await;
         self.check_dead_letters(&attributes, &name)?;
         if let Some(queue) = self.named(&name) {
             if queue.lock().attributes_lost {
@@ -76,6 +77,7 @@ impl Sqs {
             .write(write, move || {
                 let mut queues = queues.write().unwrap_or_else(PoisonError::into_inner);
                 queues.insert(queue.name.clone(), queue);
+                drop(change);
             })
             .await?;
         Ok(Answer::ok(&Url { queue_url: url(at, &name) }))
@@ -97,6 +99,7 @@ impl Sqs {
 
     pub(super) async fn delete_queue(&self, body: &[u8]) -> Result<Answer, Error> {
         let request: QueueOnly = parse(body)?;
+        let change = Arc::clone(&self.changes).lock_owned().await;
         let queue = self.queue(&request.queue_url)?;
         let queues = Arc::clone(&self.queues);
         let gone = Arc::clone(&queue);
@@ -107,6 +110,7 @@ impl Sqs {
                 state.deleted = true;
                 state.backlog.clear();
                 drop(state);
+                drop(change);
                 gone.changed.notify_waiters();
             })
             .await?;

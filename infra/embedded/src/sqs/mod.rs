@@ -81,6 +81,8 @@ const ACCOUNT: &str = "000000000000";
 
 pub(crate) struct Sqs {
     queues: Arc<RwLock<BTreeMap<String, Arc<Queue>>>>,
+    /// Held from the look at a queue until its change is stored, even if the caller stops waiting.
+    changes: Arc<tokio::sync::Mutex<()>>,
     store: Store,
     clock: Arc<Clock>,
     counters: Arc<Counters>,
@@ -120,6 +122,7 @@ impl Sqs {
         Self {
             next_queue: AtomicI64::new(last_queue + 1),
             queues: Arc::new(RwLock::new(by_name)),
+            changes: Arc::default(),
             store,
             clock,
             counters,

@@ -106,7 +106,7 @@ fn apply(on: &Transaction<'_>, write: &Write, lazy: &HashMap<i64, Lazy>) -> rusq
             return Ok(());
         }
         Write::Queue { id, name, attributes, created_ms } => on
-            .prepare_cached("INSERT OR REPLACE INTO queues VALUES (?1, ?2, ?3, ?4, ?4)")?
+            .prepare_cached("INSERT INTO queues VALUES (?1, ?2, ?3, ?4, ?4)")?
             .execute(params![id, name, attributes, created_ms])?,
         Write::QueueAttributes { id, attributes, modified_ms } => on
             .prepare_cached("UPDATE queues SET attributes = ?2, modified_ms = ?3 WHERE id = ?1")?
