@@ -478,6 +478,22 @@ async fn of_two_creations_of_a_queue_at_once_the_second_finds_the_first() {
     assert_eq!(on_disk(dir.path()).queue_stats()[0].delayed, 1);
 }
 
+// Each of two at once sets what it names.
+#[tokio::test]
+async fn changes_of_a_queue_at_once_do_not_undo_each_other() {
+    let dir = tempfile::tempdir().unwrap();
+    {
+        let sqs = sqs(&on_disk(dir.path()));
+        let url = queue(&sqs, "work", &[]).await;
+        let set = |name: Q, value: &str| sqs.set_queue_attributes().queue_url(&url).attributes(name, value).send();
+        let (one, other) = tokio::join!(set(Q::DelaySeconds, "7"), set(Q::VisibilityTimeout, "8"));
+        one.unwrap();
+        other.unwrap();
+        queue(&sqs, "work", &[(Q::DelaySeconds, "7"), (Q::VisibilityTimeout, "8")]).await;
+    }
+    queue(&sqs(&on_disk(dir.path())), "work", &[(Q::DelaySeconds, "7"), (Q::VisibilityTimeout, "8")]).await;
+}
+
 // A clock that ran ahead was corrected: what was sent before seems to come from the future.
 #[tokio::test(start_paused = true)]
 async fn a_clock_that_was_set_back_hides_no_message_for_longer_than_its_delay() {

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
 use serde::{Deserialize, Serialize};
+use tokio::sync::OwnedMutexGuard;
 
 use super::attributes::QueueAttributes;
 use super::error::Error;
@@ -61,7 +62,7 @@ impl Sqs {
         self.check_dead_letters(&attributes, &name)?;
         if let Some(queue) = self.named(&name) {
             if queue.lock().attributes_lost {
-                self.set_attributes(queue, attributes).await?;
+                self.set_attributes(change, queue, attributes).await?;
             } else if let Some(attribute) = queue.lock().attributes.first_difference(&attributes) {
                 return Err(Error::queue_exists(&attribute));
             }
@@ -201,14 +202,20 @@ impl Sqs {
 
     pub(super) async fn set_queue_attributes(&self, body: &[u8]) -> Result<Answer, Error> {
         let request: WithAttributes = parse(body)?;
+        let change = Arc::clone(&self.changes).lock_owned().await;
         let queue = self.queue(&request.queue_url)?;
         let attributes = queue.lock().attributes.changed(request.attributes)?;
         self.check_dead_letters(&attributes, &queue.name)?;
-        self.set_attributes(queue, attributes).await?;
+        self.set_attributes(change, queue, attributes).await?;
         Ok(Answer::empty())
     }
 
-    async fn set_attributes(&self, queue: Arc<Queue>, attributes: QueueAttributes) -> Result<(), Error> {
+    async fn set_attributes(
+        &self,
+        change: OwnedMutexGuard<()>,
+        queue: Arc<Queue>,
+        attributes: QueueAttributes,
+    ) -> Result<(), Error> {
         let modified_ms = self.clock.now_ms();
         let json = attributes.to_json();
         let write = Write::QueueAttributes { id: queue.id, attributes: json, modified_ms };
@@ -218,6 +225,7 @@ impl Sqs {
                 state.attributes = attributes;
                 state.attributes_lost = false;
                 state.modified_ms = modified_ms;
+                drop(change);
             })
             .await?;
         Ok(())
