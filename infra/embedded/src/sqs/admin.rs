@@ -122,10 +122,9 @@ impl Sqs {
         let request: QueueOnly = parse(body)?;
         let queue = self.queue(&request.queue_url)?;
         let purged = Arc::clone(&queue);
-        // A message that is sent from now on is stored after the purge, so it must stay here as well.
-        let rows = queue.lock().backlog.rows();
+        let rows: Arc<[i64]> = queue.lock().backlog.rows().into();
         self.store
-            .write(Write::Purge { queue: queue.id }, move || {
+            .write(Write::Purge { queue: queue.id, rows: Arc::clone(&rows) }, move || {
                 purged.lock().backlog.forget(&rows);
             })
             .await?;
@@ -254,4 +253,36 @@ fn check_name(name: &str) -> Result<(), Error> {
 
 fn url(at: &str, name: &str) -> String {
     format!("{at}/{ACCOUNT}/{name}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sqs::backlog::Entry;
+    use crate::store::{Content, NewMessage};
+    use crate::{Endpoints, Options};
+
+    // It takes its place in the order of writes before it is in the queue, so a purge that does not know it may follow.
+    #[tokio::test]
+    async fn a_message_that_is_just_being_sent_during_a_purge_stays_in_file_and_queue() {
+        let dir = tempfile::tempdir().unwrap();
+        let open = || Endpoints::open(&Options { data_dir: Some(dir.path().into()), ..Options::default() }).unwrap();
+        {
+            let endpoints = open();
+            let sqs = &endpoints.0.sqs;
+            sqs.create_queue("", br#"{"QueueName":"work"}"#).await.unwrap();
+            let queue = sqs.named("work").unwrap();
+            let now_ms = sqs.clock.now_ms();
+            let (row, id) = (sqs.new_row(), uuid::Uuid::new_v4());
+            let content = Content::stored(row, id, "x".into(), BTreeMap::new(), None, None, now_ms);
+            let (content, visible_ms) = (Arc::new(content), now_ms);
+            let messages = vec![NewMessage { content: Arc::clone(&content), visible_ms }];
+            let stored = sqs.store.write(Write::Messages { queue: queue.id, messages }, || {});
+            sqs.purge_queue(br#"{"QueueUrl":"work"}"#).await.unwrap();
+            queue.push([(Entry::new(content), visible_ms)], now_ms);
+            stored.await.unwrap();
+            assert_eq!(endpoints.queue_stats()[0].visible, 1);
+        }
+        assert_eq!(open().queue_stats()[0].visible, 1);
+    }
 }

@@ -27,9 +27,10 @@ pub(crate) enum Write {
         attributes: String,
         modified_ms: i64,
     },
-    /// Deletes all messages of a queue.
+    /// Deletes these messages of a queue, and none that is being sent meanwhile.
     Purge {
         queue: i64,
+        rows: Arc<[i64]>,
     },
     DeleteQueue {
         id: i64,
@@ -111,7 +112,14 @@ fn apply(on: &Transaction<'_>, write: &Write, lazy: &HashMap<i64, Lazy>) -> rusq
         Write::QueueAttributes { id, attributes, modified_ms } => on
             .prepare_cached("UPDATE queues SET attributes = ?2, modified_ms = ?3 WHERE id = ?1")?
             .execute(params![id, attributes, modified_ms])?,
-        Write::Purge { queue } => on.prepare_cached("DELETE FROM messages WHERE queue = ?1")?.execute([queue])?,
+        Write::Purge { queue, rows } => {
+            // A message that has become a dead letter since is not in this queue.
+            let mut delete = on.prepare_cached("DELETE FROM messages WHERE row = ?1 AND queue = ?2")?;
+            for row in rows.iter() {
+                delete.execute(params![row, queue])?;
+            }
+            return Ok(());
+        }
         Write::DeleteQueue { id } => {
             on.prepare_cached("DELETE FROM messages WHERE queue = ?1")?.execute([id])?;
             on.prepare_cached("DELETE FROM queues WHERE id = ?1")?.execute([id])?
