@@ -301,6 +301,34 @@ async fn a_message_that_ends_the_process_each_time_is_set_aside() {
     assert_eq!((stat("work"), stat("dead")), (0, 1));
 }
 
+// After a kill a receive waits for the disk, so its caller may be gone before it has the messages.
+#[tokio::test]
+async fn what_a_receive_took_is_visible_again_if_its_caller_stops_waiting() {
+    let dir = tempfile::tempdir().unwrap();
+    {
+        let endpoints = on_disk(dir.path());
+        let sqs = sqs(&endpoints);
+        let url = work(&sqs).await;
+        send(&sqs, &url, "first").await;
+        send(&sqs, &url, "second").await;
+        kill(dir.path(), (sqs, endpoints));
+    }
+    let endpoints = on_disk(dir.path());
+    let sqs = sqs(&endpoints);
+    let url = work(&sqs).await;
+    let in_flight = || endpoints.queue_stats().iter().map(|stat| stat.in_flight).sum::<usize>();
+    let busy = rusqlite::Connection::open(dir.path().join("queues.db")).unwrap();
+    busy.execute_batch("BEGIN IMMEDIATE").unwrap();
+    tokio::select! {
+        biased;
+        _ = receive(&sqs, &url) => panic!("nothing can be stored"),
+        () = async { while in_flight() < 2 { tokio::task::yield_now().await } } => {}
+    }
+    drop(busy);
+    assert_eq!(in_flight(), 0);
+    assert_eq!(bodies(&receive(&sqs, &url).await), ["first", "second"]);
+}
+
 /// A message that a process has handled and survived is not the cause: earlier kills no longer count.
 #[tokio::test]
 async fn a_message_that_was_handled_once_to_its_end_begins_anew() {

@@ -68,6 +68,11 @@ impl Entry {
         }
     }
 
+    /// The receipt of its newest receive.
+    pub fn receipt(&self, run: u32) -> Receipt {
+        Receipt { run, row: self.content.row, receives: self.receives }
+    }
+
     pub fn standing(&self, queue: i64) -> Standing {
         Standing {
             queue,
@@ -345,10 +350,6 @@ mod tests {
         }
     }
 
-    fn receipt(entry: &Entry) -> Receipt {
-        Receipt { run: 0, row: entry.content.row, receives: entry.receives }
-    }
-
     #[test]
     fn no_more_than_the_limit_are_in_flight() {
         let mut backlog = Backlog::default();
@@ -357,7 +358,7 @@ mod tests {
         let taken = backlog.take(IN_FLIGHT_MAX + 10, 30_000, 0, None, None);
         assert_eq!((taken.received.len(), taken.over_limit), (IN_FLIGHT_MAX, true));
         assert_eq!(backlog.sizes(), Sizes { visible: 10, in_flight: IN_FLIGHT_MAX, delayed: 0 });
-        assert!(backlog.delete(receipt(&taken.received[0])));
+        assert!(backlog.delete(taken.received[0].receipt(0)));
         assert_eq!(backlog.take(10, 30_000, 0, None, None).received.len(), 1);
     }
 
@@ -375,7 +376,7 @@ mod tests {
             for (n, entry) in backlog.take(10, now_ms + 5, now_ms, None, None).received.iter().enumerate() {
                 // Every other message is received again later.
                 if entry.receives > 1 || n % 2 == 0 {
-                    deleted += usize::from(backlog.delete(receipt(entry)));
+                    deleted += usize::from(backlog.delete(entry.receipt(0)));
                 }
             }
         }
@@ -410,11 +411,11 @@ mod tests {
         let first = backlog.take(1, 10, 0, None, None).received.remove(0);
         assert_eq!(backlog.advance(10, 1000), Advanced { expired: vec![], given_back: vec![0] });
         let second = backlog.take(1, 20, 10, None, None).received.remove(0);
-        assert!(!backlog.delete(receipt(&first)));
-        assert!(!backlog.change_visibility(receipt(&first), 100, 10));
-        assert!(backlog.change_visibility(receipt(&second), 100, 10));
+        assert!(!backlog.delete(first.receipt(0)));
+        assert!(!backlog.change_visibility(first.receipt(0), 100, 10));
+        assert!(backlog.change_visibility(second.receipt(0), 100, 10));
         assert_eq!(backlog.next_due_ms(), Some(100));
-        assert!(backlog.delete(receipt(&second)));
+        assert!(backlog.delete(second.receipt(0)));
         assert_eq!((backlog.next_due_ms(), backlog.oldest_sent_ms()), (None, None));
     }
 }

@@ -13,7 +13,6 @@ use super::backlog::{CUT_SHORT_MAX, Entry, Taken};
 use super::error::Error;
 use super::message;
 use super::queue::Queue;
-use super::receipt::Receipt;
 use super::wire::{Receive, bounded};
 use super::{ACCOUNT, BATCH_MAX, Sqs, VISIBILITY_MAX_S, WAIT_MAX_S, parse};
 use crate::answer::Answer;
@@ -39,8 +38,10 @@ impl Sqs {
         let received = self.wait(&queue, take, deadline).await?;
         if self.clock.now_ms() < self.careful_until_ms && !received.is_empty() {
             let begun = received.iter().map(|entry| (entry.content.row, entry.cut_short + 1)).collect();
+            let abandoned = Abandoned { sqs: self, queue: &queue, received: &received };
             // If it cannot be stored, the messages are delivered all the same; the store has logged the reason.
             let _ = self.store.write(Write::Begun(begun), || {}).await;
+            std::mem::forget(abandoned);
         }
         self.counters.count(|counts| counts.messages_received += received.len() as u64);
         let messages = received.iter().map(|entry| Message::new(entry, self.run, &request));
@@ -146,6 +147,27 @@ impl Drop for WakesNext<'_> {
     }
 }
 
+/// Messages that were taken for a caller. Dropped if the caller stops waiting for them: then nobody has them, and they
+/// are visible again.
+struct Abandoned<'a> {
+    sqs: &'a Sqs,
+    queue: &'a Queue,
+    received: &'a [Entry],
+}
+
+impl Drop for Abandoned<'_> {
+    fn drop(&mut self) {
+        let Self { sqs, queue, received } = self;
+        let now_ms = sqs.clock.now_ms();
+        // Each becomes the next one, so the last of them goes first.
+        for entry in received.iter().rev() {
+            queue.change_visibility(entry.receipt(sqs.run), 0, now_ms);
+        }
+        let rows: Vec<_> = received.iter().map(|entry| entry.content.row).collect();
+        sqs.store_standing(queue, &queue.lock(), &rows);
+    }
+}
+
 #[derive(Serialize)]
 #[serde(rename_all = "PascalCase")]
 struct Messages<'a> {
@@ -172,12 +194,11 @@ struct Message<'a> {
 impl<'a> Message<'a> {
     fn new(entry: &'a Entry, run: u32, request: &Receive) -> Self {
         let content = &*entry.content;
-        let receipt = Receipt { run, row: content.row, receives: entry.receives };
         let asked = &request.message_attribute_names;
         let chosen = content.attributes.iter().filter(|(name, _)| is_asked(asked, name));
         Self {
             message_id: content.id,
-            receipt_handle: receipt.to_string(),
+            receipt_handle: entry.receipt(run).to_string(),
             body_md5: &content.body_md5,
             body: &content.body,
             attributes: Pairs(system_attributes(entry, request)),
