@@ -20,8 +20,8 @@ pub(crate) const OPERATIONS: [&str; 2] = ["PutEvents", "CreateEventBus"];
 /// Maximum number of events that are kept, over all buses.
 pub const EVENTS_KEPT: usize = 10_000;
 
-/// Maximum number of bytes of `detail` over all kept events: fewer events are kept if they are large.
-const DETAILS_MAX_BYTES: usize = 64 * 1024 * 1024;
+/// Maximum number of bytes of all kept events: fewer events are kept if they are large.
+const BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// AWS, "PutEvents": entries of a request, and bytes of all of them.
 const ENTRIES_MAX: usize = 10;
@@ -66,19 +66,22 @@ pub(crate) struct EventBridge {
 struct Kept {
     events: VecDeque<Arc<Event>>,
     bytes: usize,
+    /// Events numbered below it are forgotten, and the next write deletes them.
+    from: u64,
     /// Names, without that of the default bus.
     buses: BTreeSet<String>,
 }
 
 impl Kept {
     fn add(&mut self, event: Arc<Event>) {
-        self.bytes += event.detail.len();
+        self.bytes += event.bytes();
         self.events.push_back(event);
-        while self.events.len() > EVENTS_KEPT || self.bytes > DETAILS_MAX_BYTES {
+        while self.events.len() > EVENTS_KEPT || self.bytes > BYTES_MAX {
             let Some(oldest) = self.events.pop_front() else {
                 break;
             };
-            self.bytes -= oldest.detail.len();
+            self.bytes -= oldest.bytes();
+            self.from = oldest.number + 1;
         }
     }
 }
@@ -195,7 +198,7 @@ impl EventBridge {
                 *last += 1;
                 event.number = *last;
             }
-            let keep_from = (*last + 1).saturating_sub(EVENTS_KEPT as u64);
+            let keep_from = self.lock().from;
             let events: Vec<_> = events.into_iter().map(Arc::new).collect();
             let (this, told) = (Arc::clone(self), events.clone());
             self.store.write(Write::Events { events, keep_from }, move || this.tell(told))

@@ -71,3 +71,22 @@ async fn newest_events_are_kept() {
     let kept = common::on_disk(dir.path()).events().page(0, usize::MAX);
     assert_eq!((kept.len(), kept[0].number), (most, 51));
 }
+
+// Each start reads all that the file holds, so few events are kept if they are large, whichever of their texts is large.
+#[tokio::test]
+async fn fewer_events_are_kept_if_they_are_large() {
+    let dir = tempfile::tempdir().unwrap();
+    let endpoints = common::on_disk(dir.path());
+    let client = eventbridge(&endpoints);
+    let mut large = entry("{}");
+    large.resources = Some(vec!["x".repeat(1_000_000)]);
+    for _ in 0..72 {
+        client.put_events().entries(large.clone()).send().await.unwrap();
+    }
+    let kept = endpoints.events().page(0, usize::MAX);
+    assert!((60..=68).contains(&kept.len()), "{} MB are in memory", kept.len());
+    assert_eq!(kept.last().unwrap().number, 72);
+    let file = rusqlite::Connection::open(dir.path().join("queues.db")).unwrap();
+    let stored: usize = file.query_row("SELECT count(*) FROM events", [], |row| row.get(0)).unwrap();
+    assert!(stored <= kept.len() + 1, "{stored} MB are in the file");
+}

@@ -87,3 +87,12 @@ pub struct Event {
     #[serde(default)]
     pub trace_header: Option<String>,
 }
+
+impl Event {
+    /// Of the texts that its sender gave.
+    pub(crate) fn bytes(&self) -> usize {
+        let resources: usize = self.resources.iter().map(String::len).sum();
+        let trace_header = self.trace_header.as_deref().map_or(0, str::len);
+        self.source.len() + self.detail_type.len() + self.detail.len() + resources + trace_header
+    }
+}
