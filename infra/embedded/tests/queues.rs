@@ -52,6 +52,52 @@ async fn received_message_comes_again_until_it_is_deleted() {
     assert!(receive(&sqs, &url).await.is_empty());
 }
 
+// AWS, "Amazon SQS visibility timeout": at most 12 hours from the receive, which no renewal resets. The message of the
+// error is the one that users of SQS report.
+#[tokio::test(start_paused = true)]
+async fn a_message_is_hidden_for_at_most_twelve_hours_from_its_receive() {
+    let endpoints = memory();
+    let sqs = sqs(&endpoints);
+    let url = queue(&sqs, "work", &[(Q::VisibilityTimeout, "43200")]).await;
+    send(&sqs, &url, "x").await;
+    let first = receive(&sqs, &url).await;
+    let change = async |handle: &str, visible_s: i32| {
+        let change = sqs.change_message_visibility().queue_url(&url).receipt_handle(handle);
+        change.visibility_timeout(visible_s).send().await.map_err(|error| error.into_service_error())
+    };
+    let handle = first[0].receipt_handle().unwrap();
+    change(handle, 43_200).await.unwrap();
+    tokio::time::advance(seconds(43_000)).await;
+    change(handle, 200).await.unwrap();
+    let refused = change(handle, 201).await.unwrap_err();
+    assert_eq!(refused.code(), Some("InvalidParameterValue"));
+    let why = "Total VisibilityTimeout for the message is beyond the limit [43200 seconds]";
+    assert!(refused.message().unwrap().ends_with(why), "{refused:?}");
+    tokio::time::advance(seconds(199)).await;
+    assert_eq!(endpoints.queue_stats()[0].in_flight, 1, "a refusal changes nothing");
+    tokio::time::advance(seconds(1)).await;
+    // Each receive has its own twelve hours.
+    let again = receive(&sqs, &url).await;
+    change(again[0].receipt_handle().unwrap(), 43_200).await.unwrap();
+}
+
+// AWS, "How do I resolve the ReceiptHandleIsInvalid error": the handle is not valid for this queue.
+#[tokio::test(start_paused = true)]
+async fn a_receipt_handle_is_refused_by_every_other_queue() {
+    let endpoints = memory();
+    let sqs = sqs(&endpoints);
+    let (url, other) = (queue(&sqs, "work", &[]).await, queue(&sqs, "other", &[]).await);
+    send(&sqs, &url, "x").await;
+    let got = receive(&sqs, &url).await;
+    let handle = got[0].receipt_handle().unwrap();
+    let refused = sqs.delete_message().queue_url(&other).receipt_handle(handle).send().await;
+    assert!(refused.unwrap_err().into_service_error().is_receipt_handle_is_invalid());
+    let change = sqs.change_message_visibility().queue_url(&other).receipt_handle(handle).visibility_timeout(0);
+    assert!(change.send().await.unwrap_err().into_service_error().is_receipt_handle_is_invalid());
+    sqs.delete_message().queue_url(&url).receipt_handle(handle).send().await.unwrap();
+    assert!(endpoints.queue_stats().iter().all(|stat| stat.oldest_age.is_none()), "it is deleted");
+}
+
 #[tokio::test(start_paused = true)]
 async fn long_poll_ends_with_a_send_a_delay_or_a_timeout() {
     let endpoints = memory();

@@ -7,6 +7,8 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
+use super::VISIBILITY_MAX_S;
+use super::error::Error;
 use super::fair::FairOrder;
 use super::receipt::Receipt;
 use crate::store::{Content, Standing};
@@ -28,6 +30,8 @@ pub(crate) struct Entry {
     pub source: Option<Arc<str>>,
     /// Number of its last consecutive receives that the end of a process cut short; they do not count in `receives`.
     pub cut_short: u32,
+    /// Time of its newest receive.
+    received_ms: i64,
     /// The number of the consumer that holds it; see `consumers`.
     holder: Option<u64>,
     place: Place,
@@ -53,6 +57,7 @@ impl Entry {
             first_received_ms: None,
             source: None,
             cut_short: 0,
+            received_ms: 0,
             holder: None,
             place: Place::Ready,
         }
@@ -69,8 +74,8 @@ impl Entry {
     }
 
     /// The receipt of its newest receive.
-    pub fn receipt(&self, run: u32) -> Receipt {
-        Receipt { run, row: self.content.row, receives: self.receives }
+    pub fn receipt(&self, run: u32, queue: i64) -> Receipt {
+        Receipt { run, queue, row: self.content.row, receives: self.receives }
     }
 
     pub fn standing(&self, queue: i64) -> Standing {
@@ -211,6 +216,7 @@ impl Backlog {
             }
             entry.receives = entry.receives.saturating_add(1);
             entry.first_received_ms.get_or_insert(now_ms);
+            entry.received_ms = now_ms;
             entry.holder = holder;
             entry.place = Place::InFlight { until_ms };
             taken.received.push(entry.clone());
@@ -260,16 +266,19 @@ impl Backlog {
         self.holds(receipt) && self.remove(receipt.row).is_some()
     }
 
-    /// Sets the end of a message's visibility timeout. False if the receipt is stale or the
-    /// message is not in flight.
-    pub fn change_visibility(&mut self, receipt: Receipt, until_ms: i64, now_ms: i64) -> bool {
+    /// Sets the end of a message's visibility timeout. The errors are SQS's: the receipt is stale, the message is not in
+    /// flight, or it would be for too long.
+    pub fn change_visibility(&mut self, receipt: Receipt, until_ms: i64, now_ms: i64) -> Result<(), Error> {
         if !self.holds(receipt) {
-            return false;
+            return Err(Error::not_in_flight());
         }
         let entry = self.entries.get_mut(&receipt.row).expect("held");
         let Place::InFlight { until_ms: before } = entry.place else {
-            return false;
+            return Err(Error::not_in_flight());
         };
+        if until_ms > entry.received_ms + VISIBILITY_MAX_S * 1000 {
+            return Err(Error::hidden_too_long());
+        }
         self.due.remove(&(before, receipt.row));
         if until_ms <= now_ms {
             self.make_ready(receipt.row);
@@ -277,7 +286,7 @@ impl Backlog {
             entry.place = Place::InFlight { until_ms };
             self.due.insert((until_ms, receipt.row));
         }
-        true
+        Ok(())
     }
 
     fn holds(&self, receipt: Receipt) -> bool {
@@ -358,7 +367,7 @@ mod tests {
         let taken = backlog.take(IN_FLIGHT_MAX + 10, 30_000, 0, None, None);
         assert_eq!((taken.received.len(), taken.over_limit), (IN_FLIGHT_MAX, true));
         assert_eq!(backlog.sizes(), Sizes { visible: 10, in_flight: IN_FLIGHT_MAX, delayed: 0 });
-        assert!(backlog.delete(taken.received[0].receipt(0)));
+        assert!(backlog.delete(taken.received[0].receipt(0, 0)));
         assert_eq!(backlog.take(10, 30_000, 0, None, None).received.len(), 1);
     }
 
@@ -376,7 +385,7 @@ mod tests {
             for (n, entry) in backlog.take(10, now_ms + 5, now_ms, None, None).received.iter().enumerate() {
                 // Every other message is received again later.
                 if entry.receives > 1 || n % 2 == 0 {
-                    deleted += usize::from(backlog.delete(entry.receipt(0)));
+                    deleted += usize::from(backlog.delete(entry.receipt(0, 0)));
                 }
             }
         }
@@ -411,11 +420,11 @@ mod tests {
         let first = backlog.take(1, 10, 0, None, None).received.remove(0);
         assert_eq!(backlog.advance(10, 1000), Advanced { expired: vec![], given_back: vec![0] });
         let second = backlog.take(1, 20, 10, None, None).received.remove(0);
-        assert!(!backlog.delete(first.receipt(0)));
-        assert!(!backlog.change_visibility(first.receipt(0), 100, 10));
-        assert!(backlog.change_visibility(second.receipt(0), 100, 10));
+        assert!(!backlog.delete(first.receipt(0, 0)));
+        assert!(backlog.change_visibility(first.receipt(0, 0), 100, 10).is_err());
+        assert!(backlog.change_visibility(second.receipt(0, 0), 100, 10).is_ok());
         assert_eq!(backlog.next_due_ms(), Some(100));
-        assert!(backlog.delete(second.receipt(0)));
+        assert!(backlog.delete(second.receipt(0, 0)));
         assert_eq!((backlog.next_due_ms(), backlog.oldest_sent_ms()), (None, None));
     }
 }

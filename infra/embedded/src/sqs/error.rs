@@ -68,6 +68,16 @@ impl Error {
         Self::plain("ReceiptHandleIsInvalid", "The input receipt handle is not a valid receipt handle.")
     }
 
+    pub fn receipt_of_other_queue() -> Self {
+        Self::plain("ReceiptHandleIsInvalid", "The receipt handle is not valid for this queue.")
+    }
+
+    pub fn hidden_too_long() -> Self {
+        let most = super::VISIBILITY_MAX_S;
+        let why = format!("Total VisibilityTimeout for the message is beyond the limit [{most} seconds]");
+        Self::parameter("VisibilityTimeout", why)
+    }
+
     pub fn not_in_flight() -> Self {
         prefixed!(
             "MessageNotInflight",

@@ -103,13 +103,10 @@ impl Queue {
     }
 
     /// See `Backlog::change_visibility`.
-    pub fn change_visibility(&self, receipt: Receipt, timeout_s: i64, now_ms: i64) -> bool {
-        let until_ms = now_ms + timeout_s * 1000;
-        let changed = self.lock().backlog.change_visibility(receipt, until_ms, now_ms);
-        if changed {
-            self.changed.notify_one();
-        }
-        changed
+    pub fn change_visibility(&self, receipt: Receipt, timeout_s: i64, now_ms: i64) -> Result<(), Error> {
+        self.lock().backlog.change_visibility(receipt, now_ms + timeout_s * 1000, now_ms)?;
+        self.changed.notify_one();
+        Ok(())
     }
 }
 

@@ -13,6 +13,7 @@ use super::backlog::{CUT_SHORT_MAX, Entry, Taken};
 use super::error::Error;
 use super::message;
 use super::queue::Queue;
+use super::receipt::Receipt;
 use super::wire::{Receive, bounded};
 use super::{ACCOUNT, BATCH_MAX, Sqs, VISIBILITY_MAX_S, WAIT_MAX_S, parse};
 use crate::answer::Answer;
@@ -44,7 +45,7 @@ impl Sqs {
             std::mem::forget(abandoned);
         }
         self.counters.count(|counts| counts.messages_received += received.len() as u64);
-        let messages = received.iter().map(|entry| Message::new(entry, self.run, &request));
+        let messages = received.iter().map(|entry| Message::new(entry, entry.receipt(self.run, queue.id), &request));
         Ok(Answer::ok(&Messages { messages: messages.collect() }))
     }
 
@@ -161,7 +162,7 @@ impl Drop for Abandoned<'_> {
         let now_ms = sqs.clock.now_ms();
         // Each becomes the next one, so the last of them goes first.
         for entry in received.iter().rev() {
-            queue.change_visibility(entry.receipt(sqs.run), 0, now_ms);
+            let _ = queue.change_visibility(entry.receipt(sqs.run, queue.id), 0, now_ms);
         }
         let rows: Vec<_> = received.iter().map(|entry| entry.content.row).collect();
         sqs.store_standing(queue, &queue.lock(), &rows);
@@ -192,13 +193,13 @@ struct Message<'a> {
 }
 
 impl<'a> Message<'a> {
-    fn new(entry: &'a Entry, run: u32, request: &Receive) -> Self {
+    fn new(entry: &'a Entry, receipt: Receipt, request: &Receive) -> Self {
         let content = &*entry.content;
         let asked = &request.message_attribute_names;
         let chosen = content.attributes.iter().filter(|(name, _)| is_asked(asked, name));
         Self {
             message_id: content.id,
-            receipt_handle: entry.receipt(run).to_string(),
+            receipt_handle: receipt.to_string(),
             body_md5: &content.body_md5,
             body: &content.body,
             attributes: Pairs(system_attributes(entry, request)),

@@ -55,15 +55,16 @@ impl Sqs {
     }
 
     fn change_one(&self, queue: &Arc<Queue>, request: &ChangeVisibility) -> Result<(), Error> {
-        let receipt = receipt(&request.receipt_handle)?;
+        let receipt = receipt(queue, &request.receipt_handle)?;
         let timeout_s = request.visibility_timeout.ok_or_else(|| Error::missing("VisibilityTimeout"))?;
         bounded("VisibilityTimeout", timeout_s, 0, VISIBILITY_MAX_S)?;
         let now_ms = self.clock.now_ms();
         // A timeout that has ended must not be prolonged.
         self.advance(queue, &mut queue.lock(), now_ms);
-        if receipt.run != self.run || !queue.change_visibility(receipt, timeout_s, now_ms) {
+        if receipt.run != self.run {
             return Err(Error::not_in_flight());
         }
+        queue.change_visibility(receipt, timeout_s, now_ms)?;
         if timeout_s == 0 {
             self.store_standing(queue, &queue.lock(), &[receipt.row]);
         }
@@ -71,7 +72,7 @@ impl Sqs {
     }
 
     fn delete_one(&self, queue: &Arc<Queue>, request: &Delete) -> Result<(), Error> {
-        let receipt = receipt(&request.receipt_handle)?;
+        let receipt = receipt(queue, &request.receipt_handle)?;
         if receipt.run == self.run && queue.lock().backlog.delete(receipt) {
             self.counters.count(|counts| counts.messages_deleted += 1);
             self.store.write_later([(receipt.row, Lazy::Delete)]);
@@ -80,9 +81,10 @@ impl Sqs {
     }
 }
 
-fn receipt(handle: &str) -> Result<Receipt, Error> {
+fn receipt(queue: &Queue, handle: &str) -> Result<Receipt, Error> {
     if handle.is_empty() {
         return Err(Error::missing("ReceiptHandle"));
     }
-    Receipt::parse(handle)
+    let receipt = Receipt::parse(handle)?;
+    if receipt.queue == queue.id { Ok(receipt) } else { Err(Error::receipt_of_other_queue()) }
 }
