@@ -1,8 +1,8 @@
 //! The messages of one queue, and when each may be delivered. Pure: `now_ms` is an argument, and nothing is awaited or
 //! stored here.
 //!
-//! A message is delayed, ready or in flight. No operation reads all messages: due times and ages are ordered sets, and
-//! ready messages are in a queue for each group.
+//! A message is delayed, ready or in flight. No frequent operation reads all messages: due times and ages are ordered
+//! sets, and ready messages are in a queue for each group.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -20,6 +20,9 @@ pub(crate) const IN_FLIGHT_MAX: usize = 120_000;
 /// the message may be the cause. The number is high, because a person may stop the process with SIGKILL again and
 /// again, which is not the message's fault.
 pub(crate) const CUT_SHORT_MAX: u32 = 20;
+
+/// Number of removed messages that may stay in the order of delivery whatever the size of the queue.
+const GONE_FEW: usize = 1000;
 
 #[derive(Debug, Clone)]
 pub(crate) struct Entry {
@@ -99,7 +102,10 @@ pub(crate) struct Sizes {
 #[derive(Debug, Default)]
 pub(crate) struct Backlog {
     entries: HashMap<i64, Entry>,
+    /// May hold messages that are no longer here.
     ready: FairOrder,
+    /// Ready messages that were removed since `ready` last held none of them.
+    gone: usize,
     /// Ends of delays and of visibility timeouts, with the row.
     due: BTreeSet<(i64, i64)>,
     in_flight: usize,
@@ -297,7 +303,14 @@ impl Backlog {
         let entry = self.entries.remove(&row)?;
         self.ages.remove(&(entry.content.sent_ms, row));
         match entry.place {
-            Place::Ready => {}
+            Place::Ready => {
+                self.gone += 1;
+                // This looks at all ready messages, so it waits until as many are gone.
+                if self.gone > self.entries.len().max(GONE_FEW) {
+                    self.ready.retain(|row| self.entries.contains_key(row));
+                    self.gone = 0;
+                }
+            }
             Place::Delayed { until_ms } => {
                 self.due.remove(&(until_ms, row));
             }
@@ -324,6 +337,7 @@ impl Backlog {
     pub fn clear(&mut self) {
         self.entries.clear();
         self.ready.clear();
+        self.gone = 0;
         self.due.clear();
         self.ages.clear();
         self.in_flight = 0;
@@ -411,6 +425,21 @@ mod tests {
         assert_eq!(backlog.take(1, now_ms + 100, now_ms, None, Some(6)).received.len(), 1);
         assert_eq!((backlog.give_back(6, now_ms), backlog.next_due_ms()), (vec![0], Some(now_ms + 100)));
         assert_eq!(backlog.sizes(), Sizes { visible: 0, in_flight: 1, delayed: 0 });
+    }
+
+    // Nobody receives from some queues, such as those of dead letters: what is purged or expires there is never popped.
+    #[test]
+    fn removed_messages_leave_nothing_behind() {
+        let mut backlog = Backlog::default();
+        for round in 0..100 {
+            let rows = round * 1000..(round + 1) * 1000;
+            push(&mut backlog, rows.clone());
+            backlog.forget(&rows.skip(1).collect::<Vec<_>>());
+            assert!(backlog.ready.len() <= 3000, "{} in round {round}", backlog.ready.len());
+        }
+        let left: Vec<_> =
+            backlog.take(200, 10, 0, None, None).received.iter().map(|entry| entry.content.row).collect();
+        assert_eq!(left, (0..100).map(|round| round * 1000).collect::<Vec<_>>());
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 type Group = Option<Arc<str>>;
 
-/// Rows of visible messages. May hold rows that have been deleted since: the caller skips them.
+/// Rows of visible messages. May hold rows that have been deleted since: the caller skips them, and drops them in time.
 #[derive(Debug, Default)]
 pub(crate) struct FairOrder {
     rows: HashMap<Group, VecDeque<i64>>,
@@ -46,6 +46,20 @@ impl FairOrder {
             self.turns.push_back(group);
         }
         row
+    }
+
+    /// Drops the rows that are not to be kept.
+    pub fn retain(&mut self, is_kept: impl Fn(&i64) -> bool) {
+        self.rows.retain(|_, rows| {
+            rows.retain(&is_kept);
+            !rows.is_empty()
+        });
+        self.turns.retain(|group| self.rows.contains_key(group));
+    }
+
+    #[cfg(test)]
+    pub fn len(&self) -> usize {
+        self.rows.values().map(VecDeque::len).sum()
     }
 
     pub fn clear(&mut self) {
