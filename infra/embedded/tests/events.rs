@@ -90,3 +90,21 @@ async fn fewer_events_are_kept_if_they_are_large() {
     let stored: usize = file.query_row("SELECT count(*) FROM events", [], |row| row.get(0)).unwrap();
     assert!(stored <= kept.len() + 1, "{stored} MB are in the file");
 }
+
+// Otherwise a reader would miss events, and the file would lose those below a number that is too high.
+#[tokio::test]
+async fn the_number_of_an_event_is_the_key_of_its_row() {
+    let dir = tempfile::tempdir().unwrap();
+    {
+        let client = eventbridge(&common::on_disk(dir.path()));
+        for _ in 0..3 {
+            client.put_events().entries(entry("{}")).send().await.unwrap();
+        }
+    }
+    let file = dir.path().join("queues.db");
+    let damage = r#"UPDATE events SET event = replace(event, '"number":2', '"number":6') WHERE number = 2"#;
+    rusqlite::Connection::open(&file).unwrap().execute(damage, []).unwrap();
+    let _ = std::fs::remove_file(stepwarden_guard::marks::file_of(&file));
+    let numbers = common::on_disk(dir.path()).events().page(0, 9).iter().map(|event| event.number).collect::<Vec<_>>();
+    assert_eq!(numbers, [1, 2, 3]);
+}

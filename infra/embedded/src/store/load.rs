@@ -62,7 +62,8 @@ pub(super) fn everything(on: &Connection, after_kill: bool) -> rusqlite::Result<
         last_row: number("SELECT coalesce(max(row), 0) FROM messages")?,
         buses: rows(on, "buses", "SELECT rowid, name FROM buses", |row| row.get(1))?,
         events: rows(on, "events", "SELECT number, event FROM events ORDER BY number", |row| {
-            json(&row.get::<_, String>(1)?)
+            // The events are in the order of their keys, and are forgotten by them.
+            Ok(Event { number: row.get(0)?, ..json(&row.get::<_, String>(1)?)? })
         })?,
         last_event: u64::try_from(number("SELECT coalesce(max(number), 0) FROM events")?).unwrap_or_default(),
     })
