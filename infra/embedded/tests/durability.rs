@@ -486,6 +486,35 @@ async fn a_damaged_record_stays_where_it_is_and_takes_no_other_along() {
     assert_eq!((count("messages"), count("buses"), count("events")), (Ok(6), Ok(2), Ok(3)));
 }
 
+/// Changes the bytes of the queues file without SQLite, which would keep its index in step.
+fn damage_bytes(dir: &Path, from: &[u8], to: &[u8]) {
+    let file = dir.join("queues.db");
+    let mut bytes = std::fs::read(&file).unwrap();
+    let found: Vec<_> = (0..bytes.len()).filter(|at| bytes[*at..].starts_with(from)).collect();
+    assert_eq!(found.len(), 1, "{found:?}");
+    bytes[found[0]..found[0] + to.len()].copy_from_slice(to);
+    std::fs::write(&file, bytes).unwrap();
+    let _ = std::fs::remove_file(stepwarden_guard::marks::file_of(&file));
+}
+
+// Its index still has the old name, so a queue of that name could not be stored.
+#[tokio::test]
+async fn a_damaged_name_of_a_queue_does_not_keep_the_queue_from_being_created() {
+    let dir = tempfile::tempdir().unwrap();
+    {
+        let sqs = sqs(&on_disk(dir.path()));
+        send(&sqs, &queue(&sqs, "work", &[]).await, "x").await;
+    }
+    damage_bytes(dir.path(), b"work{}", b"wosk{}");
+    {
+        let sqs = sqs(&on_disk(dir.path()));
+        send(&sqs, &queue(&sqs, "work", &[]).await, "y").await;
+    }
+    let stats = on_disk(dir.path()).queue_stats();
+    let stats: Vec<_> = stats.iter().map(|stat| (stat.name.as_str(), stat.visible)).collect();
+    assert_eq!(stats, [("work", 1), ("wosk", 1)]);
+}
+
 // The second of two would take the place of the first, with what was sent there.
 #[tokio::test]
 async fn of_two_creations_of_a_queue_at_once_the_second_finds_the_first() {

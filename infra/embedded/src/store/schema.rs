@@ -82,9 +82,28 @@ pub(super) fn open(path: &Path, durability: Durability, after_kill: bool) -> Res
         connection.execute_batch(&format!("BEGIN; {TABLES} PRAGMA user_version = {VERSION}; COMMIT;"))?;
     }
     connection.execute_batch(CUT_SHORT)?;
+    repair_names(&connection)?;
     // A message may have been sent while its queue was being deleted.
     connection.execute("DELETE FROM messages WHERE queue NOT IN (SELECT id FROM queues)", [])?;
     // A clean end is not the fault of the messages in progress.
     connection.execute("DELETE FROM cut_short WHERE ?1 OR row NOT IN (SELECT row FROM messages)", [!after_kill])?;
     Ok(connection)
+}
+
+/// SQLite's `quick_check` does not compare a table with its index. If the name of a queue has changed in the table, the
+/// index refuses another queue of the old name, so nobody could create it again.
+fn repair_names(on: &Connection) -> rusqlite::Result<()> {
+    let verdict: String = on.query_row("PRAGMA integrity_check('queues')", [], |row| row.get(0))?;
+    if verdict == "ok" {
+        return Ok(());
+    }
+    tracing::error!(
+        "queues.db is damaged: the name of a queue is not the one in the index ({verdict}). The queue keeps its messages \
+         under the name in the table `queues`"
+    );
+    // It fails if two queues have the same name now. What does not use the index works even so.
+    if let Err(error) = on.execute_batch("REINDEX queues") {
+        tracing::error!("the index of queues.db was not repaired: {error}");
+    }
+    Ok(())
 }
