@@ -301,6 +301,21 @@ async fn a_message_that_ends_the_process_each_time_is_set_aside() {
     assert_eq!((stat("work"), stat("dead")), (0, 1));
 }
 
+/// Nothing is stored until this is dropped.
+fn busy(dir: &Path) -> rusqlite::Connection {
+    let busy = rusqlite::Connection::open(dir.join("queues.db")).unwrap();
+    busy.execute_batch("BEGIN IMMEDIATE").unwrap();
+    busy
+}
+
+/// Lets the first call store something only when all calls of the operation are in progress.
+async fn release(busy: rusqlite::Connection, endpoints: &Endpoints, operation: &str, calls: u64) {
+    while endpoints.counts().requests(operation) < calls {
+        tokio::task::yield_now().await;
+    }
+    drop(busy);
+}
+
 // After a kill a receive waits for the disk, so its caller may be gone before it has the messages.
 #[tokio::test]
 async fn what_a_receive_took_is_visible_again_if_its_caller_stops_waiting() {
@@ -317,8 +332,7 @@ async fn what_a_receive_took_is_visible_again_if_its_caller_stops_waiting() {
     let sqs = sqs(&endpoints);
     let url = work(&sqs).await;
     let in_flight = || endpoints.queue_stats().iter().map(|stat| stat.in_flight).sum::<usize>();
-    let busy = rusqlite::Connection::open(dir.path().join("queues.db")).unwrap();
-    busy.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let busy = busy(dir.path());
     tokio::select! {
         biased;
         _ = receive(&sqs, &url) => panic!("nothing can be stored"),
@@ -527,7 +541,8 @@ async fn of_two_creations_of_a_queue_at_once_the_second_finds_the_first() {
             let url = create("1").await.unwrap().queue_url.unwrap();
             send(&sqs, &url, "x").await;
         };
-        let (_, second, same) = tokio::join!(biased; first, create("2"), create("1"));
+        let all_called = release(busy(dir.path()), &endpoints, "AmazonSQS.CreateQueue", 3);
+        let (_, second, same, ()) = tokio::join!(biased; first, create("2"), create("1"), all_called);
         assert!(second.unwrap_err().into_service_error().is_queue_name_exists());
         same.unwrap();
         assert_eq!(endpoints.queue_stats()[0].delayed, 1);
@@ -540,10 +555,12 @@ async fn of_two_creations_of_a_queue_at_once_the_second_finds_the_first() {
 async fn changes_of_a_queue_at_once_do_not_undo_each_other() {
     let dir = tempfile::tempdir().unwrap();
     {
-        let sqs = sqs(&on_disk(dir.path()));
+        let endpoints = on_disk(dir.path());
+        let sqs = sqs(&endpoints);
         let url = queue(&sqs, "work", &[]).await;
         let set = |name: Q, value: &str| sqs.set_queue_attributes().queue_url(&url).attributes(name, value).send();
-        let (one, other) = tokio::join!(set(Q::DelaySeconds, "7"), set(Q::VisibilityTimeout, "8"));
+        let both_called = release(busy(dir.path()), &endpoints, "AmazonSQS.SetQueueAttributes", 2);
+        let (one, other, ()) = tokio::join!(set(Q::DelaySeconds, "7"), set(Q::VisibilityTimeout, "8"), both_called);
         one.unwrap();
         other.unwrap();
         queue(&sqs, "work", &[(Q::DelaySeconds, "7"), (Q::VisibilityTimeout, "8")]).await;
