@@ -88,4 +88,16 @@ mod tests {
         assert_eq!(order.pop(), Some(1));
         assert_eq!(std::iter::from_fn(|| order.pop()).count(), 97);
     }
+
+    #[test]
+    fn a_group_that_keeps_no_row_loses_its_turn_and_no_other_does() {
+        let groups = [None, Some(Arc::from("a")), Some(Arc::from("b"))];
+        let mut order = FairOrder::default();
+        for (row, group) in groups.iter().cycle().take(9).enumerate() {
+            order.push(group, row as i64);
+        }
+        order.retain(|row| row % 3 != 1 && *row > 2);
+        order.push(&groups[1], 9);
+        assert_eq!(std::iter::from_fn(|| order.pop()).collect::<Vec<_>>(), [3, 5, 9, 6, 8]);
+    }
 }
