@@ -255,7 +255,8 @@ fn understood(
     }
     let body = readable(body);
     if let Some(error) = failed_parts(action, &body, &mask) {
-        return Err(AgentError::Transient { error, said: None, status: Some(status.as_u16()), retry_after: None });
+        let (said, status, retry_after) = (None, Some(status.as_u16()), None);
+        return Err(AgentError::Transient { error, said, status, retry_after, is_unwell: false });
     }
     result(action, request, status.as_u16(), header(headers), &body)
 }
@@ -536,6 +537,7 @@ fn function_error(action: &Action, request: &Request, header: Value, payload: &[
             said: Some(message).filter(|said| !said.is_empty()),
             status: Some(StatusCode::OK.as_u16()),
             retry_after: None,
+            is_unwell: false,
         }),
     }
 }
@@ -585,8 +587,15 @@ impl Said {
             let error = with_words(&error, &self.message);
             return AgentError::Refused { error, status: status.as_u16(), answer: Some(self.answer()) };
         }
+        let is_unwell = action.is_unwell(status.as_u16(), &self.code);
         let said = Some(self.message).filter(|said| !said.is_empty());
-        AgentError::Transient { error, said, status: Some(status.as_u16()), retry_after: retry_after(headers) }
+        AgentError::Transient {
+            error,
+            said,
+            status: Some(status.as_u16()),
+            retry_after: retry_after(headers),
+            is_unwell,
+        }
     }
 
     /// Whether a transaction was cancelled only for conflicts and throttling.

@@ -11,7 +11,7 @@ use shared::message::Request;
 use shared::step::Direction;
 use shared::time::{SignedDuration, Timestamp};
 use shared::trace::traceparent;
-use shared::workflow::http::{Meaning, usual};
+use shared::workflow::http::{Meaning, is_unwell, usual};
 use std::time::Duration;
 use stepwarden_aws::telemetry::Chain;
 use stepwarden_aws::traces;
@@ -132,8 +132,8 @@ pub(crate) async fn read(answer: Response, meaning: Meaning, mask: &Mask) -> Res
     match meaning {
         Meaning::Done => Ok(body),
         Meaning::Transient => {
-            let status = Some(status.as_u16());
-            Err(AgentError::Transient { error, said: said(&body, mask), status, retry_after })
+            let (status, is_unwell) = (Some(status.as_u16()), is_unwell(status.as_u16()));
+            Err(AgentError::Transient { error, said: said(&body, mask), status, retry_after, is_unwell })
         }
         Meaning::Permanent => {
             let error = said(&body, mask).map_or_else(|| error.clone(), |said| format!("{error}: {said}"));
@@ -209,7 +209,7 @@ fn said(body: &[u8], mask: &Mask) -> Option<String> {
 }
 
 pub(crate) fn transient(error: String) -> AgentError {
-    AgentError::Transient { error, said: None, status: None, retry_after: None }
+    AgentError::unavailable(error)
 }
 
 pub(crate) fn not_called(error: String, is_permanent: bool) -> AgentError {

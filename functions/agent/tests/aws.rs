@@ -5,7 +5,7 @@
 use agent::agents::Means;
 use agent::agents::http::Http;
 use agent::aws::Aws;
-use agent::{Agent, AgentError, Call};
+use agent::{Agent, AgentError, Call, Runtime, Settings, breaker};
 use aws_config::{BehaviorVersion, Region, SdkConfig};
 use aws_credential_types::Credentials;
 use aws_credential_types::provider::{ProvideCredentials, SharedCredentialsProvider, error::CredentialsError, future};
@@ -16,7 +16,7 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
-use shared::message::Request;
+use shared::message::{Outcome, Request};
 use shared::time::{SignedDuration, Timestamp};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -512,6 +512,44 @@ async fn a_call_that_failed_in_part_is_not_done() {
             }
             other => panic!("{other:?}"),
         }
+    }
+}
+
+// E4: an error of a function, a conflict or a part that failed concerns one order. The breaker counts what all meet.
+#[tokio::test]
+async fn only_what_says_that_the_service_is_unwell_opens_its_breaker() {
+    let failed = (200, vec![("x-amz-function-error", "Unhandled".to_owned())], r#"{"errorType":"KeyError"}"#.into());
+    let conflicts = json!({
+        "__type": "x#TransactionCanceledException", "CancellationReasons": [{"Code": "TransactionConflict"}],
+    });
+    let error = |name: &str| refusal(400, &json!({"__type": name}));
+    let invoke = json!({"action": "lambda:Invoke", "function": "stock"});
+    let write = json!({"action": "dynamodb:TransactWriteItems", "transient": ["LockedException"]});
+    for (call, answer, is_open) in [
+        (&invoke, failed, false),
+        (&write, refusal(400, &conflicts), false),
+        (&write, error("TransactionInProgressException"), false),
+        (&write, error("ExpiredTokenException"), false),
+        (&write, error("LockedException"), false),
+        (&json!({"action": "events:PutEvents"}), ok(JSON, &json!({"FailedEntryCount": 1})), false),
+        (&write, error("ThrottlingException"), true),
+        (&write, error("ProvisionedThroughputExceededException"), true),
+        (&write, (503, vec![], String::new()), true),
+        (&invoke, (429, vec![], "{}".into()), true),
+        // Lambda changes the function, which no order can call meanwhile.
+        (&invoke, refusal(409, &json!({"__type": "ResourceConflictException"})), true),
+    ] {
+        let World { server, agent, .. } = World::start().await;
+        let breaker = breaker::Settings { failures: 2, ..breaker::Settings::default() };
+        let settings = Settings { skew: SignedDuration::ZERO, breaker };
+        let runtime = Runtime::new(vec![Arc::new(agent)], settings, Arc::new(Timestamp::now));
+        let request = request(call, &json!({}));
+        for _ in 0..2 {
+            server.answers.lock().unwrap().push_back(answer.clone());
+            let reply = runtime.perform(runtime.agent_of(&request).expect("http"), &request).await.expect("a reply");
+            assert!(matches!(reply.outcome, Outcome::Unavailable { .. }), "{answer:?}: {reply:?}");
+        }
+        assert_eq!(!runtime.open_breakers().is_empty(), is_open, "{answer:?}");
     }
 }
 

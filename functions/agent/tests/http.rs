@@ -409,6 +409,32 @@ async fn what_was_not_called_is_not_held_against_the_host() {
     assert_eq!(runtime.open_breakers().len(), 1, "three failures in a row, and no answer between them");
 }
 
+// E4: an answer that concerns one order says nothing about the host, and does not close it for the others.
+#[tokio::test]
+async fn only_what_says_that_the_host_is_unwell_opens_its_breaker() {
+    let server = Server::start().await;
+    let breaker = breaker::Settings { failures: 2, ..breaker::Settings::default() };
+    let settings = Settings { skew: SignedDuration::ZERO, breaker };
+    for (path, more, is_open) in [
+        ("/status/404", json!({"transient": [404]}), false),
+        ("/status/202", json!({"transient": [202]}), false),
+        ("/status/425", json!({}), false),
+        ("/status/408", json!({}), true),
+        ("/status/429", json!({}), true),
+        ("/status/501", json!({"transient": ["5xx"]}), true),
+        ("/status/503", json!({}), true),
+    ] {
+        let (agent, _folder) = agent();
+        let runtime = Runtime::new(vec![Arc::new(agent)], settings, Arc::new(Timestamp::now));
+        let request = server.request(path, more);
+        for _ in 0..2 {
+            let reply = runtime.perform(runtime.agent_of(&request).expect("http"), &request).await.expect("a reply");
+            assert!(matches!(reply.outcome, Outcome::Unavailable { .. }), "{path}: {reply:?}");
+        }
+        assert_eq!(!runtime.open_breakers().is_empty(), is_open, "{path}");
+    }
+}
+
 // A4, E4: one host that is down does not hold up the others, and a hanging call ends with CompleteBy.
 #[tokio::test]
 async fn each_host_has_a_breaker_of_its_own() {

@@ -10,7 +10,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::{Value, json};
 use shared::history::shorten;
 use shared::workflow::aws::is_function;
-use shared::workflow::http::{Meaning, usual};
+use shared::workflow::http::{Meaning, is_unwell, usual};
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -98,7 +98,8 @@ impl Callable for Functions {
 }
 
 fn transient(error: String, status: Option<StatusCode>) -> AgentError {
-    AgentError::Transient { error, said: None, status: status.map(|status| status.as_u16()), retry_after: None }
+    let status = status.map(|status| status.as_u16());
+    AgentError::Transient { error, said: None, status, retry_after: None, is_unwell: status.is_none_or(is_unwell) }
 }
 
 /// Ends the program, and what it started, if nothing waits for its answer any more.

@@ -138,7 +138,11 @@ impl Attempt<'_> {
                         Outcome::Unavailable { error, retry_after_ms: None }.into()
                     });
                 }
-                Ok(Err(AgentError::Transient { error, said, status, retry_after })) => {
+                Ok(Err(AgentError::Transient { error, said, status, retry_after, is_unwell })) => {
+                    match is_unwell {
+                        true => self.breaker.failed(self.now(), &error),
+                        false => self.breaker.succeeded(),
+                    }
                     (error, said, status, retry_after)
                 }
                 Err(_) => {
@@ -146,7 +150,6 @@ impl Attempt<'_> {
                     return None;
                 }
             };
-            self.breaker.failed(self.now(), &error);
             (unsure, last) = (true, status);
             let error = said.map_or_else(|| error.clone(), |said| format!("{error}: {said}"));
             let jitter = self.calls.wait(calls, fastrand::f64());

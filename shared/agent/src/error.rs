@@ -20,6 +20,9 @@ pub enum AgentError {
         status: Option<u16>,
         /// The wait that the remote service asked for (`Retry-After`).
         retry_after: Option<SignedDuration>,
+        /// Whether the service itself is unwell, as after silence or overload. Only then does the breaker count it: an answer
+        /// that concerns one order must not close the service to all.
+        is_unwell: bool,
     },
     /// It cannot succeed. The step fails; the workflow decides the rest.
     Permanent {
@@ -88,13 +91,13 @@ impl AgentError {
     /// The service does not answer now. The next attempt begins after the wait that the step's `retry` sets.
     #[must_use]
     pub fn unavailable(error: impl Into<String>) -> Self {
-        Self::Transient { error: error.into(), said: None, status: None, retry_after: None }
+        Self::Transient { error: error.into(), said: None, status: None, retry_after: None, is_unwell: true }
     }
 
     /// As [`unavailable`](Self::unavailable), and the service asked for at least this wait.
     #[must_use]
     pub fn retry_after(error: impl Into<String>, wait: SignedDuration) -> Self {
-        Self::Transient { error: error.into(), said: None, status: None, retry_after: Some(wait) }
+        Self::Transient { error: error.into(), said: None, status: None, retry_after: Some(wait), is_unwell: true }
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! The table below says how an action is called; the agent that calls URLs makes the call, signed by its own role.
 
-use super::http::Meaning;
+use super::http::{self, Meaning};
 use crate::expression::Mapping;
 use serde::{Deserialize, Serialize};
 
@@ -142,27 +142,18 @@ pub const S3_HEADERS: [(&str, &str); 10] = [
     ("StorageClass", "x-amz-storage-class"),
 ];
 
-/// Errors with a status below 500 after which AWS's own clients call again, and conflicts: of transactions, and the two of S3 after
-/// which its reference says to try again ("Error responses", "Conditional writes").
-const AGAIN: [&str; 28] = [
+/// Errors with a status below 500 that say that the service is overloaded. AWS's own clients call again.
+const BUSY: [&str; 18] = [
     "BandwidthLimitExceeded",
-    "ConditionalRequestConflict",
     "EC2ThrottledException",
-    "ExpiredToken",
-    "ExpiredTokenException",
     "KMSThrottling",
     "KMSThrottlingException",
     "KmsThrottled",
     "LimitExceededException",
-    "OperationAborted",
-    "PriorRequestNotComplete",
     "ProvisionedThroughputExceededException",
-    "ReplicatedWriteConflictException",
-    "RequestExpired",
     "RequestLimitExceeded",
     "RequestThrottled",
     "RequestThrottledException",
-    "RequestTimeTooSkewed",
     "RequestTimeout",
     "RequestTimeoutException",
     "SlowDown",
@@ -171,6 +162,19 @@ const AGAIN: [&str; 28] = [
     "Throttling",
     "ThrottlingException",
     "TooManyRequestsException",
+];
+
+/// Other errors with a status below 500 after which AWS's own clients call again, and conflicts: of transactions, and the two of
+/// S3 after which its reference says to try again ("Error responses", "Conditional writes"). They concern one call.
+const AGAIN: [&str; 10] = [
+    "ConditionalRequestConflict",
+    "ExpiredToken",
+    "ExpiredTokenException",
+    "OperationAborted",
+    "PriorRequestNotComplete",
+    "ReplicatedWriteConflictException",
+    "RequestExpired",
+    "RequestTimeTooSkewed",
     "TransactionConflictException",
     "TransactionInProgressException",
 ];
@@ -221,9 +225,16 @@ impl Aws {
             408 | 425 | 429 | 500..=599 => Meaning::Transient,
             // Lambda is just changing the function.
             409 if self.function.is_some() => Meaning::Transient,
-            _ if AGAIN.contains(&error) => Meaning::Transient,
+            _ if BUSY.contains(&error) || AGAIN.contains(&error) => Meaning::Transient,
             _ => Meaning::Permanent,
         }
+    }
+
+    /// Whether such an answer says that the service itself is unwell, so that other calls of it would fail as well.
+    #[must_use]
+    pub fn is_unwell(&self, status: u16, error: &str) -> bool {
+        // While Lambda changes a function, no order can call it.
+        http::is_unwell(status) || BUSY.contains(&error) || status == 409 && self.function.is_some()
     }
 
     fn deletes(&self) -> bool {

@@ -247,6 +247,12 @@ pub fn usual(method: &str, status: u16) -> Meaning {
     }
 }
 
+/// Whether a status says that the service itself is unwell, so that other calls of it would fail as well.
+#[must_use]
+pub fn is_unwell(status: u16) -> bool {
+    matches!(status, 408 | 429 | 500..=599)
+}
+
 /// The names in braces in `text`, or `None` if a brace is unmatched.
 #[must_use]
 pub fn placeholders(text: &str) -> Option<Vec<&str>> {

@@ -109,9 +109,13 @@ impl SimulatedAgent {
         tokio::spawn(async move {
             wait_ms(out).await;
             let result = match fails {
-                Some(retry_after) => {
-                    Err(AgentError::Transient { error: "503".into(), said: None, status: Some(503), retry_after })
-                }
+                Some(retry_after) => Err(AgentError::Transient {
+                    error: "503".into(),
+                    said: None,
+                    status: Some(503),
+                    retry_after,
+                    is_unwell: true,
+                }),
                 None => {
                     let answer = match network.plan.script.clone() {
                         None if accepted.is_some() => {
@@ -136,6 +140,7 @@ impl SimulatedAgent {
                             said: None,
                             status: Some(500),
                             retry_after: None,
+                            is_unwell: true,
                         }),
                         answer => answer,
                     }
@@ -147,8 +152,7 @@ impl SimulatedAgent {
             wait_ms(back).await;
             let _ = answer.send(result);
         });
-        let (error, said, status, retry_after) = ("cut off".into(), None, None, None);
-        answered.await.unwrap_or(Err(AgentError::Transient { error, said, status, retry_after }))
+        answered.await.unwrap_or(Err(AgentError::unavailable("cut off")))
     }
 }
 

@@ -303,8 +303,7 @@ impl Word {
                 Err(AgentError::Refused { error: error.clone(), status: failure.status, answer })
             }
             Outcome::Unavailable { error, .. } | Outcome::Deferred { error, .. } | Outcome::NotYet { why: error } => {
-                let (said, status, retry_after) = (None, None, None);
-                Err(AgentError::Transient { error: error.clone(), said, status, retry_after })
+                Err(AgentError::unavailable(error))
             }
         }
     }

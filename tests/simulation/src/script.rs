@@ -195,10 +195,7 @@ impl Script {
         match said {
             Said::Silent => None,
             Said::Refused(error) => Some(Err(AgentError::Permanent { error: error.clone() })),
-            Said::Unavailable => {
-                let (said, status, retry_after) = (None, None, None);
-                Some(Err(AgentError::Transient { error: "it cannot be reached".into(), said, status, retry_after }))
-            }
+            Said::Unavailable => Some(Err(AgentError::unavailable("it cannot be reached"))),
             Said::Answer { status, headers, body } => {
                 let text = match body {
                     Some(Value::String(text)) if headers.iter().any(|(name, _)| name == "content-type") => text.clone(),
