@@ -20,7 +20,7 @@ impl Mask {
         self.0.iter().fold(text.to_owned(), |text, secret| text.replace(secret.as_str(), "***"))
     }
 
-    /// `value` with every text masked, keys included.
+    /// `value` with every text masked, keys included. A number that contains a secret of digits becomes a text.
     pub(crate) fn value(&self, value: Value) -> Value {
         if self.0.is_empty() {
             return value;
@@ -31,7 +31,12 @@ impl Mask {
             Value::Object(all) => {
                 Value::Object(all.into_iter().map(|(name, one)| (self.text(&name), self.value(one))).collect())
             }
-            other => other,
+            Value::Number(number) => {
+                let text = number.to_string();
+                let masked = self.text(&text);
+                if masked == text { Value::Number(number) } else { Value::String(masked) }
+            }
+            Value::Null | Value::Bool(_) => value,
         }
     }
 }
@@ -51,5 +56,13 @@ mod tests {
             assert_eq!(mask.value(value), json!({"***": ["of ***", 7, null], "else": {"x": "***"}}));
         }
         assert_eq!(Mask::default().value(json!({"a": "b"})), json!({"a": "b"}));
+    }
+
+    // Security: a service may return a secret of digits as a number.
+    #[test]
+    fn a_secret_of_digits_is_masked_in_numbers() {
+        let mask = Mask::new(["48151623".to_owned()]);
+        let value = json!({"pin": 48151623, "with": [48151623.5, -4815162342_i64], "other": 4815, "price": 1.5});
+        assert_eq!(mask.value(value), json!({"pin": "***", "with": ["***.5", "-***42"], "other": 4815, "price": 1.5}));
     }
 }
