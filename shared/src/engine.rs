@@ -8,6 +8,7 @@ mod children;
 mod memory;
 mod migration;
 mod outbox;
+mod submission;
 
 use crate::control::Agents;
 use crate::decision::{Act, Decision, Event, Kept, Turn};
@@ -16,10 +17,10 @@ use crate::history::{MAX_TEXT, shorten};
 use crate::mend::{self, Unfit};
 use crate::message::{AlertEvent, Effect};
 use crate::operator::Outcome;
-use crate::order::{Id, Order};
+use crate::order::Id;
 use crate::outputs::Outputs;
 use crate::pools::{self, Pools};
-use crate::ports::{Created, Error, Messenger, Saved, StateStore};
+use crate::ports::{Error, Messenger, Saved, StateStore};
 use crate::registry::Pointers;
 use crate::scheduler::{schedule, schedule_full};
 use crate::supervisor::{Verdict, holders, supervise, supervise_full};
@@ -295,22 +296,6 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
     /// Name of this instance.
     pub fn instance(&self) -> &str {
         &self.config.instance
-    }
-
-    /// Writes a new order and its task, in one transaction.
-    ///
-    /// # Errors
-    /// The store failed. The order may or may not be stored; submit it again under its key to find out.
-    pub async fn create(&self, order: &Order, task: &Task) -> Result<Created, Error> {
-        let mut task = task.clone();
-        task.stamp = self.stamp();
-        task.expires = self.store.expires(&task, self.now()).await?;
-        let created = self.store.create(order, &task).await?;
-        if created == Created::New {
-            self.saved(&Arc::new(task), None);
-            self.remember_input(&order.id, &Arc::new(order.input.clone()));
-        }
-        Ok(created)
     }
 
     /// Handles many events. Different tasks are decided and saved concurrently; the events of one task become one save,

@@ -648,6 +648,17 @@ impl Task {
             .any(|step| step.attempt > 0 || step.rounds.is_some() || !matches!(step.state, State::Pending { .. }))
     }
 
+    /// The version that the order's first Wake names, when a submission is repeated: before the first claims, whose
+    /// requests may be lost. `None` once they have been answered or have expired.
+    #[must_use]
+    pub fn first_wake(&self) -> Option<u64> {
+        let is_first = |step: &Step| step.claim().is_some() && step.claimed_at == 1;
+        match self.has_begun() {
+            true => self.steps.iter().any(is_first).then_some(0),
+            false => Some(self.version),
+        }
+    }
+
     /// The events that are kept for later steps.
     pub fn kept(&self) -> impl Iterator<Item = &Arrival> {
         self.events.iter().filter(|event| event.data.is_some() && event.step.is_none())

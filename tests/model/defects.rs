@@ -44,6 +44,8 @@ pub enum Defect {
     LateReplyCounts,
     StaleReplyCounts,
     ReplyResendsNothing,
+    /// The Wake of a repeated submission names the version of the first claims, and so does not send their requests.
+    RepeatedSubmissionIsTooLate,
     ExpiryCountsTwice,
     ExpiryIsNotCounted,
     OlderLeaderWrites,
@@ -250,7 +252,7 @@ pub enum Defect {
 }
 
 impl Defect {
-    pub const ALL: [Self; 125] = [
+    pub const ALL: [Self; 126] = [
         Self::PassedWakeDoesNothing,
         Self::ClaimNeedsUnlockedTask,
         Self::ExpireMakesPending,
@@ -270,6 +272,7 @@ impl Defect {
         Self::LateReplyCounts,
         Self::StaleReplyCounts,
         Self::ReplyResendsNothing,
+        Self::RepeatedSubmissionIsTooLate,
         Self::ExpiryCountsTwice,
         Self::ExpiryIsNotCounted,
         Self::OlderLeaderWrites,

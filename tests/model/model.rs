@@ -52,6 +52,7 @@ const QUICK: Bounds = Bounds {
     looks: 0,
     accepts: 0,
     withholds: 0,
+    begins: false,
 };
 
 /// Checks all properties; returns the number of states.
@@ -96,6 +97,8 @@ fn quick() -> Vec<(&'static str, Bounds, usize)> {
     vec![
         ("failure, undo and crash", QUICK, 68_452),
         ("slow first steps", SLOW, 3_741),
+        ("a submission that makes the first claims, and a crash", BEGUN, 56_503),
+        ("the same, and a cancel", Bounds { cancels: 1, failed: 0, ..BEGUN }, 42_572),
         ("cancel", Bounds { cancels: 1, failed: 0, crashes: 0, ..QUICK }, 21_521),
         ("cancel and crash", CANCEL_AND_CRASH, 35_201),
         ("resubmit", RESUBMIT, 74_601),
@@ -160,6 +163,8 @@ fn quick() -> Vec<(&'static str, Bounds, usize)> {
     ]
 }
 
+/// The order is stored with its first claims, and its Wake is a repetition of the submission.
+const BEGUN: Bounds = Bounds { begins: true, ..QUICK };
 const SLOW: Bounds = Bounds { timeouts: (2, 1), crashes: 0, failed: 0, ..QUICK };
 const CANCEL_AND_CRASH: Bounds = Bounds { cancels: 1, failed: 0, b_has_undo: false, ..TWO };
 const RESUBMIT: Bounds = Bounds { then: "error", failed: 1, resubmits: 1, crashes: 0, ..TWO };
@@ -585,6 +590,7 @@ fn bounds_for(defect: Defect) -> Bounds {
         Defect::WaitRunsOutInAPause => Bounds { pauses: 1, ..EVENT },
         Defect::WaitRunsOutEarly | Defect::WaitRunsOutInError | Defect::ResubmitKeepsTheWait => EVENT_IN_ERROR,
         Defect::WaitEndsInAPause => Bounds { pauses: 1, failed: 0, crashes: 0, ..TIMER },
+        Defect::RepeatedSubmissionIsTooLate => BEGUN,
         Defect::UndoInAnyOrder => Bounds { crashes: 0, ..QUICK },
         Defect::StaleReplyCounts | Defect::ExpiryIsNotCounted | Defect::ExpiryCountsTwice => UNAVAILABLE,
         Defect::ForwardByIsTheLast => SLOWEST,

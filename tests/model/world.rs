@@ -234,6 +234,8 @@ pub struct Bounds {
     pub accepts: u8,
     /// How often a person pauses the agents.
     pub withholds: u8,
+    /// The submission makes the first claims, and sends their requests.
+    pub begins: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -480,6 +482,14 @@ impl World {
     }
 
     fn decide(&self, task: &Task, msg: Msg) -> Option<Decision> {
+        let msg = match msg {
+            // Only a repeated submission sends it.
+            Msg::Wake { seen: 0 } if self.bounds.begins => match self.defect {
+                Some(Defect::RepeatedSubmissionIsTooLate) => Msg::Wake { seen: task.version },
+                _ => Msg::Wake { seen: task.first_wake()? },
+            },
+            other => other,
+        };
         Some(self.schedule(task, &self.event(task, msg)?, now()))
     }
 
@@ -1194,7 +1204,12 @@ impl Model for World {
     type Action = Action;
 
     fn init_states(&self) -> Vec<State> {
-        vec![self.begin("o")]
+        let submitted = self.begin("o");
+        if !self.bounds.begins {
+            return vec![submitted];
+        }
+        let lost = if self.bounds.crashes > 0 { 0..4 } else { 0..1 };
+        lost.filter_map(|lost| self.handle(&submitted, Msg::Wake { seen: 0 }, lost)).collect()
     }
 
     fn actions(&self, state: &State, actions: &mut Vec<Action>) {

@@ -1,4 +1,4 @@
-//! Accepting an order: checks it, writes ORDER and TASK in one transaction, then sends a Wake.
+//! Accepting an order: checks it, writes ORDER and TASK in one transaction, then sends a Wake, or the first requests.
 
 use crate::Submit;
 use crate::input;
@@ -144,14 +144,16 @@ pub struct News {
     pub id: Id,
     /// To the submitter; sent first.
     notice: Option<Effect>,
-    /// To a scheduler, if the task has not begun.
+    /// To agents, if the order was stored with its first claims.
+    requests: Vec<Effect>,
+    /// To a scheduler, unless all `requests` are sent; none if the order needs neither.
     wake: Option<Effect>,
 }
 
 impl News {
     fn of(task: &Task, notice: Option<Effect>) -> Self {
-        let wake = (!task.has_begun()).then(|| Effect::Wake(Wake::new(task, task.version, 0), SignedDuration::ZERO));
-        Self { id: task.id.clone(), notice, wake }
+        let wake = task.first_wake().map(|seen| Effect::Wake(Wake::new(task, seen, 0), SignedDuration::ZERO));
+        Self { id: task.id.clone(), notice, requests: Vec::new(), wake }
     }
 }
 
@@ -364,8 +366,14 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
         for workflow in workflow.all() {
             self.engine.use_workflow(workflow).await.map_err(|e| unavailable(&e))?;
         }
-        if self.engine.create(&order, &task).await.map_err(|e| unavailable(&e))? == Created::New {
-            return Ok(News::of(&task, shared::view::received(&task, workflow)));
+        let notice = shared::view::received(&task, workflow);
+        // Once it has begun, nothing would send a notice of receipt that was lost.
+        let created = match self.begins && notice.is_none() {
+            true => self.engine.begin(&order, &task, workflow).await,
+            false => self.engine.create(&order, &task).await.map(|created| (created, Vec::new())),
+        };
+        if let (Created::New, requests) = created.map_err(|e| unavailable(&e))? {
+            return Ok(News { requests, ..News::of(&task, notice) });
         }
         // The key was used before, by this submission or another one.
         let stored = self.engine.store.load(&order.id).await.map_err(|e| unavailable(&e))?;
@@ -423,34 +431,47 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
                 Ok(Some(News::of(task, notice)))
             }
             // The order is stored. No process can handle it now; the sweep will, once the definition is readable.
-            Err(Error::Corrupt { .. }) => Ok(Some(News { id: task.id.clone(), notice: None, wake: None })),
+            Err(Error::Corrupt { .. }) => {
+                Ok(Some(News { id: task.id.clone(), notice: None, requests: Vec::new(), wake: None }))
+            }
             Err(error) => Err(unavailable(&error)),
         }
     }
 
-    /// Sends notices and Wakes of stored orders, in as few requests as possible. The orders are safe already, because
-    /// the due index makes up for a lost Wake. Notices go first. If one cannot be sent, its order gets no Wake either,
-    /// and waits until the sweep sends both.
+    /// Sends the notices, requests and Wakes of stored orders, in as few calls as possible. The orders are safe already,
+    /// because the due index makes up for whatever is lost. Notices go first. If one cannot be sent, its order gets no
+    /// Wake either, and waits until the sweep sends both. If a request cannot be sent, a scheduler gets a Wake, and
+    /// sends the order's requests.
     pub async fn announce(&self, news: Vec<News>) {
-        let (notices, wakes): (Vec<_>, Vec<_>) = news.into_iter().map(|news| (news.notice, news.wake)).unzip();
-        let (owners, notices): (Vec<_>, Vec<_>) =
-            notices.into_iter().enumerate().filter_map(|(n, notice)| Some((n, notice?))).unzip();
-        let sent = self.send(notices).await;
-        let held: BTreeSet<usize> = owners.into_iter().zip(sent).filter(|(_, sent)| !sent).map(|(n, _)| n).collect();
-        let free = wakes.into_iter().enumerate().filter(|(n, _)| !held.contains(n));
-        self.send(free.filter_map(|(_, wake)| wake).collect()).await;
+        let (mut notices, mut first, mut wakes) = (Vec::new(), Vec::new(), Vec::new());
+        for (n, News { notice, requests, wake, .. }) in news.into_iter().enumerate() {
+            notices.extend(notice.map(|notice| (n, notice)));
+            match requests.is_empty() {
+                true => first.extend(wake.map(|wake| (n, wake))),
+                false => {
+                    first.extend(requests.into_iter().map(|request| (n, request)));
+                    wakes.extend(wake.map(|wake| (n, wake)));
+                }
+            }
+        }
+        let held = self.send(notices).await;
+        first.retain(|(n, _)| !held.contains(n));
+        let failed = self.send(first).await;
+        wakes.retain(|(n, _)| failed.contains(n));
+        self.send(wakes).await;
     }
 
-    /// Whether each of them was sent.
-    async fn send(&self, effects: Vec<Effect>) -> Vec<bool> {
+    /// Sends effects, each with the position of its order. Returns the positions of those that were not sent.
+    async fn send(&self, effects: Vec<(usize, Effect)>) -> BTreeSet<usize> {
         if effects.is_empty() {
-            return Vec::new();
+            return BTreeSet::new();
         }
+        let (owners, effects): (Vec<_>, Vec<_>) = effects.into_iter().unzip();
         let sent = self.engine.messenger.send(effects).await;
         for error in sent.iter().filter_map(|sent| sent.as_ref().err()) {
             tracing::warn!(error = %Chain(error), "an accepted order waits for the supervisor");
         }
-        sent.iter().map(Result::is_ok).collect()
+        owners.into_iter().zip(sent).filter(|(_, sent)| sent.is_err()).map(|(owner, _)| owner).collect()
     }
 }
 

@@ -1,5 +1,6 @@
 //! All tests of this package in one program, because each separate program would be linked with all dependencies.
 
+mod begun;
 mod callbacks;
 mod events;
 mod heartbeats;

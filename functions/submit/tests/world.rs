@@ -49,6 +49,7 @@ impl World {
             shards: 1,
             scopes: Default::default(),
             queue_tenant: "acme".into(),
+            begins: false,
         };
         Self { submit, endpoints, config }
     }

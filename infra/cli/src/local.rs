@@ -102,6 +102,7 @@ async fn up(mut up: Up, workflows_folder: Option<&Path>) -> Result<ExitCode> {
         (None, None) => "pass it in STEPWARDEN_TOKEN or --token".to_owned(),
     };
     let options = Options {
+        begins: matches!(backend, Backend::Embedded { .. }),
         backend,
         port: up.port,
         workflows,

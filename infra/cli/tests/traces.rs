@@ -124,7 +124,10 @@ fn check<'a>(all: &'a [Span], id: &str, n: u32) -> Vec<&'a Span> {
                     assert!(sender.name.contains("-agent-"), "{sender:#?}");
                     assert_eq!(step(span), step(sender), "an agent's reply");
                 } else if span.name.contains("-agent-") {
-                    assert!(["-replies", "-scheduler"].iter().any(|end| sender.name.ends_with(end)), "{sender:#?}");
+                    assert!(
+                        ["-replies", "-scheduler", "/orders"].iter().any(|end| sender.name.ends_with(end)),
+                        "{sender:#?}"
+                    );
                 }
             }
             SpanKind::Client => {

@@ -112,6 +112,8 @@ pub struct Options {
     pub functions: Targets,
     /// What workflow files were read with, and registered ones are.
     pub files: Settings,
+    /// Whether new orders are stored with their first claims. If not, they wait for a Wake, as on AWS.
+    pub begins: bool,
 }
 
 impl Options {
@@ -131,6 +133,7 @@ impl Options {
             external_agents: Vec::new(),
             functions: Targets::new(),
             files: Settings::default(),
+            begins: true,
         }
     }
 }
@@ -235,7 +238,13 @@ impl System {
             let leases = [&*supervisor::lease_name(0), supervisor::jobs::LEASE];
             predecessor::succeed(data, &config.instance, &leases, &engine.store).await?;
         }
-        let live = Arc::new(Live(RwLock::new(Arc::new(Doors::new(&engine, &clients, &config, options.workflows)))));
+        let live = Arc::new(Live(RwLock::new(Arc::new(Doors::new(
+            &engine,
+            &clients,
+            &config,
+            options.workflows,
+            options.begins,
+        )))));
         let elsewhere = |name: &str| options.urls.get(name).cloned();
         let runtime = agent_runtime(&config, elsewhere, &remotes_url, &means);
         let act = agent_handler(&Arc::new(runtime), &Arc::new(SqsMessenger::new(&clients, &config)));
@@ -285,7 +294,7 @@ impl System {
     /// One of the workflows could not run here; then nothing changes.
     pub async fn replace(&self, workflows: Workflows) -> Result<(), StartError> {
         self.here.check(&workflows).await?;
-        let doors = Doors::new(&self.engine, &self.clients, &self.config, workflows);
+        let doors = Doors::new(&self.engine, &self.clients, &self.config, workflows, self.submit().begins);
         *self.live.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(doors);
         Ok(())
     }
@@ -322,7 +331,7 @@ struct Doors {
 }
 
 impl Doors {
-    fn new(engine: &Arc<Engine>, clients: &Clients, config: &Config, workflows: Workflows) -> Self {
+    fn new(engine: &Arc<Engine>, clients: &Clients, config: &Config, workflows: Workflows, begins: bool) -> Self {
         let leases = vec![supervisor::lease_name(0), supervisor::jobs::LEASE.to_owned()];
         let operator = Operator::new(Arc::clone(engine), clients, config, leases);
         let operator = Operator { deployed: Ok(workflows.clone()), ..operator };
@@ -333,6 +342,7 @@ impl Doors {
             shards: config.shards,
             scopes: Default::default(),
             queue_tenant: shared::order::DEFAULT_TENANT.to_owned(),
+            begins,
         });
         Self { submit, operator }
     }

@@ -320,7 +320,7 @@ impl History {
         for (n, save) in saves.iter().enumerate() {
             let (version, seen) = (save.task.version, save.seen);
             // A save contains one change or several, each with its own version.
-            if seen != last || last.map_or(version != 0, |last| version <= last) {
+            if seen != last || last.map_or(version > 1, |last| version <= last) {
                 wrong(
                     Rule::OneChain,
                     format!("save number {n} is version {version}, by a writer that had read {seen:?}"),
@@ -333,7 +333,7 @@ impl History {
             check_pair(&pair[0].task, &pair[1].task, wrong);
         }
         for (version, stamp) in self.observed.get(id).into_iter().flatten() {
-            let stored = saves.iter().find(|save| save.task.version == *version);
+            let stored = saves.iter().find(|save| save.task.version >= *version);
             if stored.is_none_or(|save| save.task.stamp != *stamp) {
                 wrong(Rule::Observed, format!("`{stamp}` believes that it saved version {version}"));
             }

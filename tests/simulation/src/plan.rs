@@ -107,6 +107,8 @@ pub struct Plan {
     pub classes: bool,
     /// The payment agent has two pools.
     pub pools: bool,
+    /// Orders are stored with their first claims.
+    pub begins: bool,
     /// Tasks that each process keeps in memory.
     pub cache: usize,
     /// Life of a supervisor's lease.
@@ -182,6 +184,7 @@ impl Plan {
             groups: u16::try_from(draw.between(1, u64::from(shards))).expect("a few"),
             classes: draw.chance(0.5),
             pools: draw.chance(0.25),
+            begins: Draw::of(seed, "begins").chance(0.5),
             cache: *draw.pick(&[1, 3, 1000]),
             lease_life: Duration::from_secs(lease_s),
             sweep_every: Duration::from_millis(draw.between(500, 4000)) + std_of(workflow.shortest_timeout()) / 20,
@@ -229,6 +232,7 @@ impl Plan {
             groups: 1,
             classes: false,
             pools: false,
+            begins: false,
             cache: 1000,
             lease_life: Duration::from_secs(60),
             // Days of waiting would be millions of short sweeps.

@@ -308,7 +308,6 @@ impl Run<'_> {
 mod tests {
     use super::*;
     use crate::args::{Cli, Command};
-    use stepwarden_aws::config::queue;
 
     fn bench(words: &[&str]) -> Bench {
         match <Cli as clap::Parser>::parse_from([&["stepwarden", "bench", "--memory"], words].concat()).command {
@@ -317,9 +316,9 @@ mod tests {
         }
     }
 
-    async fn system() -> (System, Load) {
+    async fn system(args: &[&str]) -> (System, Load) {
         let board = Arc::new(Board::default());
-        let system = super::super::start(&bench(&[]), None, &board).await.unwrap();
+        let system = super::super::start(&bench(args), None, &board).await.unwrap();
         let submit = system.submit();
         (system, Load { submit, board })
     }
@@ -343,10 +342,11 @@ mod tests {
     // begins.
     #[tokio::test]
     async fn one_backlog_is_worked_off_before_the_next_is_submitted() {
-        let (system, load) = system().await;
-        *lock(&load.board.ends) = Some(Vec::new());
         // Enough orders that the first one could end while the last ones are submitted.
-        let bench = bench(&["--orders", "250", "--backlog", "100"]);
+        let args = ["--orders", "250", "--backlog", "100"];
+        let (system, load) = system(&args).await;
+        *lock(&load.board.ends) = Some(Vec::new());
+        let bench = bench(&args);
         let begins = tokio::time::timeout(STUCK, work_off(&system, &load, &bench)).await.unwrap().unwrap();
         let ends = lock(&load.board.ends).take().unwrap();
         let ended_before: Vec<usize> = begins.iter().map(|b| ends.iter().filter(|end| *end < b).count()).collect();
@@ -357,14 +357,14 @@ mod tests {
     // Issue 7, point 1: orders are submitted at the rate even while none ends.
     #[tokio::test]
     async fn orders_are_submitted_on_schedule_while_none_ends() {
-        let (system, load) = system().await;
-        system.pause_agent(queue::SCHEDULER, true);
+        let (system, load) = system(&[]).await;
+        system.pause_agent("noop", true);
         let mut latencies = Vec::new();
         let all_are_submitted = async {
             while lock(&load.board.waiting).len() < 20 {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
-            system.pause_agent(queue::SCHEDULER, false);
+            system.pause_agent("noop", false);
         };
         let offered = load.offer("paused", 20, Duration::from_secs(1), |latency| latencies.extend(latency));
         let both = async { tokio::join!(offered, all_are_submitted) };
@@ -380,7 +380,7 @@ mod tests {
     // Issue 7, point 1: an order that could not be submitted on schedule counts as waiting from the scheduled time.
     #[tokio::test]
     async fn time_counts_from_the_schedule() {
-        let (system, load) = system().await;
+        let (system, load) = system(&[]).await;
         let mut latencies = Vec::new();
         let stalled = async { std::thread::sleep(Duration::from_millis(500)) };
         let offered = load.offer("stalled", 20, Duration::from_secs(1), |latency| latencies.extend(latency));

@@ -78,6 +78,7 @@ async fn take_orders(world: &Arc<World>, node: &Arc<Node>) {
         shards: world.plan.shards,
         scopes: Default::default(),
         queue_tenant: TENANT.into(),
+        begins: world.plan.begins,
     };
     let mut door = world.door(node);
     let over_http = async {
