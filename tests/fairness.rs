@@ -63,7 +63,7 @@ async fn a_tenants_backlog_does_not_hold_up_the_order_of_another() {
 // agents.
 #[tokio::test(flavor = "multi_thread")]
 async fn each_class_waits_in_a_queue_of_its_own() {
-    let whole = Whole::start(&[trip("trip", "60s", 5, "")]).await;
+    let whole = Whole::start_waking(&[trip("trip", "60s", 5, "")]).await;
     for consumer in ["scheduler", "inventory"] {
         whole.system.pause_agent(consumer, true);
     }

@@ -29,6 +29,10 @@ async fn start() -> Whole {
     Whole::start(&[trip("trip", TIMEOUT, PATIENT, "")]).await
 }
 
+async fn start_waking() -> Whole {
+    Whole::start_waking(&[trip("trip", TIMEOUT, PATIENT, "")]).await
+}
+
 /// The payment service answers every call with a fault until it has done so often enough; then it recovers, and all
 /// orders end.
 async fn healed(faults: ServiceFaults, seen: &[Fault]) -> (Whole, Vec<Task>) {
@@ -324,7 +328,7 @@ async fn the_supervisor_brings_back_the_orders_of_an_agent_that_is_down() {
 // D9, D10: a scheduler that is down loses no order, and waiting counts no failure.
 #[tokio::test(flavor = "multi_thread")]
 async fn orders_wait_for_a_scheduler_that_is_down_without_a_failure() {
-    let whole = start().await;
+    let whole = start_waking().await;
     whole.system.pause_agent("scheduler", true);
     let ids = whole.submit_many("trip", 5).await;
     // Two sweeps find them and change nothing.
@@ -343,7 +347,7 @@ async fn orders_wait_for_a_scheduler_that_is_down_without_a_failure() {
 // D10: the supervisor makes up for a lost Wake, a lost request and a lost reply.
 #[tokio::test(flavor = "multi_thread")]
 async fn lost_messages_of_every_kind_are_recovered() {
-    let whole = start().await;
+    let whole = start_waking().await;
     let lose = async |queue: &str, n: usize| {
         until(&format!("{n} messages for {queue}"), async || (whole.queued(queue) >= n).then_some(())).await;
         whole.clients.sqs.purge_queue().queue_url(whole.config().queue_url(queue)).send().await.unwrap();

@@ -132,20 +132,26 @@ impl Whole {
         Self::start_with(workflows, Layout::new(), BTreeMap::new()).await
     }
 
+    /// Starts a system in which new orders wait for a scheduler, as on AWS.
+    pub async fn start_waking(workflows: &[String]) -> Self {
+        let access = access::Options::default();
+        Self::start_whole(workflows, Layout::new(), BTreeMap::new(), access, Targets::new(), false).await
+    }
+
     /// Starts a system with agents that have several pools, and with remote services elsewhere.
     pub async fn start_with(workflows: &[String], pools: Layout, urls: BTreeMap<String, String>) -> Self {
-        Self::start_whole(workflows, pools, urls, access::Options::default(), Targets::new()).await
+        Self::start_whole(workflows, pools, urls, access::Options::default(), Targets::new(), true).await
     }
 
     /// Starts a system with more tokens.
     pub async fn start_for(workflows: &[String], access: access::Options) -> Self {
-        Self::start_whole(workflows, Layout::new(), BTreeMap::new(), access, Targets::new()).await
+        Self::start_whole(workflows, Layout::new(), BTreeMap::new(), access, Targets::new(), true).await
     }
 
     /// Starts a system with stand-ins for Lambda functions, as `--lambda` takes them.
     pub async fn with_functions(workflows: &[String], functions: &[&str]) -> Self {
         let functions = functions.iter().map(|text| target(text).unwrap()).collect();
-        Self::start_whole(workflows, Layout::new(), BTreeMap::new(), access::Options::default(), functions).await
+        Self::start_whole(workflows, Layout::new(), BTreeMap::new(), access::Options::default(), functions, true).await
     }
 
     async fn start_whole(
@@ -154,6 +160,7 @@ impl Whole {
         urls: BTreeMap<String, String>,
         access: access::Options,
         functions: Targets,
+        begins: bool,
     ) -> Self {
         let versions = Arc::new(Mutex::new(Vec::new()));
         let observer: Observer = {
@@ -174,6 +181,7 @@ impl Whole {
             external_agents: vec![EXTERNAL.into()],
             functions,
             files: Default::default(),
+            begins,
         })
         .await
         .unwrap();
