@@ -164,6 +164,7 @@ fn reply(outcome: Outcome) -> ToScheduler {
         kind: Some(FailureKind::Mistake),
         unsure: true,
         looked: true,
+        uncalled: true,
         ..Reply::to(&request(Direction::Do), outcome)
     })
 }

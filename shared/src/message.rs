@@ -258,6 +258,10 @@ pub struct Reply {
     /// its `Done` counts as not yet, or as accepted.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub looked: bool,
+    /// For a failure: the agent found it before any call, so the service refused nothing and no `catch` sees it. An
+    /// earlier scheduler takes it for a refusal.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub uncalled: bool,
     /// How it went.
     #[serde(flatten)]
     pub outcome: Outcome,
@@ -268,9 +272,23 @@ impl Reply {
     #[must_use]
     pub fn new(task_id: Id, step: &str, attempt: u32, outcome: Outcome) -> Self {
         let (tenant, queued_ms, traceparent) = Default::default();
-        let (status, answer, kind, unsure, looked) = Default::default();
+        let (status, answer, kind, unsure, looked, uncalled) = Default::default();
         let step = step.into();
-        Self { task_id, step, attempt, tenant, queued_ms, traceparent, status, answer, kind, unsure, looked, outcome }
+        Self {
+            task_id,
+            step,
+            attempt,
+            tenant,
+            queued_ms,
+            traceparent,
+            status,
+            answer,
+            kind,
+            unsure,
+            looked,
+            uncalled,
+            outcome,
+        }
     }
 
     /// The answer to `request`.

@@ -332,6 +332,7 @@ fn on_reply(task: &Task, reply: &Reply, turn: &Turn<'_>) -> Decision {
             let error = format!("the agent's output cannot be stored: {error}");
             change.fail(index, direction, &error, Failure::of(FailureKind::Mistake));
         }
+        Outcome::Failed { error } if reply.uncalled => change.fail_uncalled(index, direction, error),
         Outcome::Failed { error } => change.fail(index, direction, error, failure(reply, FailureKind::Refused)),
         Outcome::Unavailable { error, retry_after_ms } => {
             let miss = Miss::Unavailable(retry_after_ms.map(asked_wait));

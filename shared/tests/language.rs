@@ -485,3 +485,20 @@ fn a_refusal_by_the_agent_itself_has_no_status() {
     let done = Event::Reply(Reply { kind: Some(FailureKind::Mistake), ..reply });
     bench.on(&done).is("Undoing a=Failed#1", "wake+11000, notice Failed");
 }
+
+// K4: what the agent found before any call is no refusal by the service, so no `catch` passes over it. Nothing was done.
+#[test]
+fn a_failure_before_any_call_is_not_caught() {
+    let steps = "a | after = []; catch = \"true\"; undo = { agent = \"x\", with = { id = \"${output.id}\" } }";
+    let mut bench = self::bench(steps, json!({}));
+    bench.wake(0);
+    let Event::Reply(reply) = bench.answer("a", failed()) else { unreachable!() };
+    let reply = Reply { uncalled: true, ..reply };
+    bench.on(&Event::Reply(reply.clone())).is("Undoing a=Failed#1", "wake+11000, notice Failed");
+    bench.at(11_000).wake(2).is("Undone a=Undone#1", "notice Undone");
+    // A request that was delivered before may have led to a call.
+    let mut bench = self::bench(steps.replace("output.id", "order.id").as_str(), json!({}));
+    bench.wake(0);
+    bench.on(&Event::Reply(Reply { unsure: true, ..reply })).is("Undoing a=Failed#1", "wake+11000, notice Failed");
+    bench.at(11_000).wake(2).is("Undoing a=UndoProcessing#2", "undo a#2");
+}

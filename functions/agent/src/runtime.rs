@@ -155,7 +155,7 @@ impl Runtime {
             span.answered(&answer);
             answer
         });
-        let message::Answer { outcome, status, answer, kind, unsure } = answer.await?;
+        let message::Answer { outcome, status, answer, kind, unsure, uncalled } = answer.await?;
         let kind = kind.map(|message::Kind::Mistake| FailureKind::Mistake);
         let outcome = match outcome {
             message::Outcome::Done { output } => Outcome::Done { output },
@@ -167,7 +167,7 @@ impl Runtime {
         };
         let is_read = request.look.is_some() || request.accept.is_some();
         let looked = is_read && matches!(outcome, Outcome::Done { .. });
-        Some(Reply { status, answer, kind, unsure, looked, ..Reply::to(request, outcome) })
+        Some(Reply { status, answer, kind, unsure, looked, uncalled, ..Reply::to(request, outcome) })
     }
 }
 

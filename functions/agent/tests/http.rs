@@ -402,6 +402,12 @@ async fn what_was_not_called_is_not_held_against_the_host() {
     assert_eq!((runtime.open_breakers(), server.heard().len()), (Vec::new(), 0));
     let failing = server.request("/status/500", json!({}));
     let wrong = server.request("/json/1", json!({"method": "NO METHOD"}));
+    let refusing = server.request("/status/409", json!({}));
+    for (request, told) in [(&wrong, Some(&json!(true))), (&refusing, None)] {
+        let reply = runtime.perform(runtime.agent_of(request).expect("http"), request).await.expect("a reply");
+        let reply = serde_json::to_value(&reply).unwrap();
+        assert_eq!((&reply["outcome"], reply.get("uncalled")), (&json!("failed"), told), "no `catch` sees it");
+    }
     for request in [&failing, &failing, &wrong, &failing] {
         let outcome = perform(request).await;
         assert!(matches!(outcome, Some(Outcome::Unavailable { .. } | Outcome::Failed { .. })), "{outcome:?}");

@@ -133,7 +133,7 @@ impl Attempt<'_> {
                 Ok(Err(AgentError::NotCalled { error, is_permanent })) => {
                     self.breaker.withdrawn(self.now());
                     return Some(if is_permanent {
-                        Answer { unsure, ..Outcome::Failed { error }.into() }
+                        Answer { unsure, uncalled: true, ..Outcome::Failed { error }.into() }
                     } else {
                         Outcome::Unavailable { error, retry_after_ms: None }.into()
                     });

@@ -139,11 +139,14 @@ pub struct Answer {
     /// For a refusal: after an earlier call of the attempt it is unknown what the service did.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub unsure: bool,
+    /// For a failure: it was found before any call, so no `catch` sees it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub uncalled: bool,
 }
 
 impl From<Outcome> for Answer {
     fn from(outcome: Outcome) -> Self {
-        Self { outcome, status: None, answer: None, kind: None, unsure: false }
+        Self { outcome, status: None, answer: None, kind: None, unsure: false, uncalled: false }
     }
 }
 

@@ -186,6 +186,9 @@ async fn an_input_that_is_another_type_is_refused_before_the_call() {
         let reply = reply(&agent, request(change.clone()), 1).await.unwrap();
         assert_eq!(reply["outcome"], outcome, "{change}: {reply}");
         assert!(reply["error"].as_str().unwrap_or_default().contains(words), "{change}: {reply}");
+        // No `catch` takes what was never called for a refusal by the service.
+        let is_uncalled = words.contains("is not what the agent reads");
+        assert_eq!(reply.get("uncalled"), is_uncalled.then_some(&json!(true)), "{change}: {reply}");
     }
 }
 

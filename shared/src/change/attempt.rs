@@ -157,12 +157,22 @@ impl Change<'_> {
 
     /// The step can never succeed, or an expression has no value.
     pub(crate) fn fail(&mut self, index: usize, direction: Direction, error: &str, failure: Failure) {
+        self.fail_as(index, direction, error, failure, true);
+    }
+
+    /// The agent found that no call can be made. Like a refusal it leaves nothing to undo, but the service never answered,
+    /// so no `catch` passes over it.
+    pub(crate) fn fail_uncalled(&mut self, index: usize, direction: Direction, error: &str) {
+        self.fail_as(index, direction, error, Failure::of(FailureKind::Refused), false);
+    }
+
+    fn fail_as(&mut self, index: usize, direction: Direction, error: &str, failure: Failure, answered: bool) {
         let version = self.task.version;
         let step = &mut self.task.steps[index];
         step.settled_at = version;
         step.error = Some(history::shorten(error, history::MAX_TEXT));
         match direction {
-            Direction::Do => match self.is_caught(index, failure, error) {
+            Direction::Do => match self.is_caught(index, failure, error, answered) {
                 Ok(true) => {}
                 Ok(false) => {
                     self.task.steps[index].state = State::Failed;
@@ -191,12 +201,13 @@ impl Change<'_> {
         }
     }
 
-    /// Whether the `catch` of step `index` lets the order go on after this failure.
-    pub(super) fn is_caught(&mut self, index: usize, failure: Failure, error: &str) -> Result<bool, Mistake> {
+    /// Whether the `catch` of step `index` lets the order go on after this failure. It sees none if the service was never
+    /// asked.
+    fn is_caught(&mut self, index: usize, failure: Failure, error: &str, answered: bool) -> Result<bool, Mistake> {
         let spec = &self.turn.workflow.steps[index];
         let is_asked = spec.catch.is_some() || spec.undo_is_mapped();
         self.task.steps[index].failure = is_asked.then(|| failure.clone());
-        let Some(catch) = spec.catch.as_ref().filter(|_| failure.kind != FailureKind::Mistake) else {
+        let Some(catch) = spec.catch.as_ref().filter(|_| answered && failure.kind != FailureKind::Mistake) else {
             return Ok(false);
         };
         // An order that is being undone does not go on.
@@ -301,7 +312,7 @@ impl Change<'_> {
                 self.log(kind, Some(index), Some(error.to_owned()));
                 let attempts = self.task.steps[index].failures;
                 let whole = format!("{error} ({attempts} failed attempts)");
-                match self.is_caught(index, failure, error) {
+                match self.is_caught(index, failure, error, true) {
                     Ok(true) => {}
                     Ok(false) => self.give_up(index, then, &whole),
                     Err(mistake) => self.give_up(index, then, &format!("{whole}; {mistake}")),
