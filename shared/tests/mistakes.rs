@@ -169,7 +169,7 @@ const MISTAKES: &[Mistake<'_>] = &[
     (
         "a | accept = { }; output = { x = \"${event.x}\" }",
         "output",
-        &["`event.x` may not be there", "write `first(event.x, ...)`"],
+        &["`event.x` may be absent", "write `first(event.x, ...)`"],
     ),
     ("a | http = \"https://x.example\"; accept = { }; with = { x = 1 }", "accept", &["does not hand out its address"]),
     ("a | lambda = \"f\"; accept = { }", "accept", &["always answers 200", "`when = \"true\"`"]),

@@ -151,7 +151,7 @@ fn every_refusal_names_its_line_and_says_what_to_write_instead() {
         (
             with("accept =", "\"idempotency-key\" ="),
             8,
-            &["must differ between orders", "${uuid('pay')}", "leave it out"],
+            &["must differ between orders", "${uuid('pay')}", "leave the header out"],
         ),
         (with("accept =", "\"a b\" ="), 8, &["cannot name a header"]),
         (with("accept =", "authorization ="), 8, &["a secret"]),
@@ -162,7 +162,7 @@ fn every_refusal_names_its_line_and_says_what_to_write_instead() {
         (with("[409]", "[42]"), 10, &["`42` is not a status", "\"5xx\""]),
         (with("[409]", "[\"6xx\"]"), 10, &["`6xx` is not a status", "\"5xx\""]),
         (with("[409]", "[true]"), 10, &["write a status such as 429"]),
-        (long, 5, &["at most 2048", "fewer headers"]),
+        (long, 5, &["the limit is 2048", "fewer headers"]),
         (
             FULL.replace(
                 "[step.undo.http]\nurl = \"https://crm.example/orders/{order_id}\"\nmethod = \"DELETE\"",

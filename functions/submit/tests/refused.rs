@@ -104,7 +104,7 @@ async fn each_refusal_says_what_to_do_and_changes_nothing() {
             ("a name that is not there", event("payed"), "k", empty(), 404, "no_such_event", "its steps wait for `e1`"),
             ("other data under its key", event("paid"), "k0", cents(6), 422, "event_key_reused", "use a new key"),
             ("another name under its key", event("e16"), "k0", cents(5), 422, "event_key_reused", "use a new key"),
-            ("a second one that is too early", event("paid"), "k", cents(5), 409, "event_early", "send it again once"),
+            ("a second one that is too early", event("paid"), "k", cents(5), 409, "event_early", "send the event again once"),
             (
                 "the seventeenth that is too early",
                 event("e16"),
@@ -117,7 +117,7 @@ async fn each_refusal_says_what_to_do_and_changes_nothing() {
             ("4 KiB + 1", event("paid"), "k", long(4097), 413, "too_large", "send a reference"),
             ("no object", event("paid"), "k", "[1]".into(), 400, "invalid_field", "one JSON object"),
             ("no key", event("paid"), "", empty(), 400, "missing_idempotency_key", "Idempotency-Key"),
-            ("a callback before its call", callback.clone(), "", empty(), 409, "event_late", "send it again once"),
+            ("a callback before its call", callback.clone(), "", empty(), 409, "event_late", "send the callback again"),
             ("a heartbeat before its attempt", of_attempt(1), "", empty(), 409, "attempt_over", "stop the work"),
         ],
     )
