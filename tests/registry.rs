@@ -65,7 +65,7 @@ impl System {
             shards: 1,
             scopes: Default::default(),
             queue_tenant: DEFAULT_TENANT.into(),
-            begins: false,
+            begins: None,
         }
     }
 

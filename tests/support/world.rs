@@ -105,7 +105,7 @@ impl World {
             shards: 1,
             scopes: Default::default(),
             queue_tenant: shared::order::DEFAULT_TENANT.into(),
-            begins: false,
+            begins: None,
         });
         let settings = Settings { skew: config.clock_skew, breaker: breaker::Settings::default() };
         let runtime =

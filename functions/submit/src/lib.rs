@@ -32,7 +32,7 @@ pub struct Submit<S, M> {
     pub scopes: edge::auth::Scopes,
     /// Tenant of orders by message, because messages carry no token.
     pub queue_tenant: String,
-    /// Whether a new order is stored with its first claims, and this process sends their requests. If not, its first
-    /// message is a Wake.
-    pub begins: bool,
+    /// If a new order is stored with its first claims, and this process sends their requests. If not, its first message is
+    /// a Wake.
+    pub begins: Option<submission::Begins>,
 }

@@ -29,7 +29,7 @@ async fn main() -> Result<(), Error> {
         shards: config.shards,
         scopes: Scopes::from_lookup(|name| std::env::var(name).ok())?,
         queue_tenant: std::env::var("QUEUE_TENANT").unwrap_or_else(|_| shared::order::DEFAULT_TENANT.into()),
-        begins: false,
+        begins: None,
     };
     let (submit, stack) = (&submit, config.stack());
     run(service_fn(move |event: LambdaEvent<Value>| async move {

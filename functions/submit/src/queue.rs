@@ -41,7 +41,7 @@ pub struct EventMessage {
 /// Handles one batch. An unacceptable message is set aside with the reason; a temporary failure is redelivered.
 pub async fn handler<S: StateStore, M: Messenger>(submit: &Submit<S, M>, event: SqsEvent) -> Response {
     let mut response = Response::default();
-    let (mut aside, mut news, mut senders) = (Vec::new(), Vec::new(), Senders::new());
+    let (mut aside, mut news, mut ids, mut senders) = (Vec::new(), Vec::new(), Vec::new(), Senders::new());
     let (events, records): (Vec<_>, Vec<_>) = batch::records(event).into_iter().partition(is_event);
     // Read once for all. If it fails, each asks again.
     let _ = submit.engine.pointers().await;
@@ -51,13 +51,16 @@ pub async fn handler<S: StateStore, M: Messenger>(submit: &Submit<S, M>, event: 
             Ok((accepted, traceparent)) => {
                 senders.extend(traceparent.map(|traceparent| (accepted.id.clone(), None, traceparent)));
                 news.push(accepted);
+                ids.push(record.message_id.clone());
             }
             // Only an outage is worth a redelivery; a damaged record stays damaged.
             Err(problem) if problem.code == "unavailable" => response.fail(&record.message_id),
             Err(problem) => aside.push((record, why(&problem))),
         }
     }
-    traces::sending(senders, submit.announce(news)).await;
+    for n in traces::sending(senders, submit.announce(news)).await {
+        response.fail(&ids[n]);
+    }
     // After the orders, which they may be for; one by one, because events of one order would race.
     for record in events {
         match deliver(submit, &record.body).await {

@@ -16,6 +16,7 @@ use shared::order::{Id, MAX_LABEL, MAX_LABELS, Order, canonical_hash, label_faul
 use shared::overload::Overload;
 use shared::ports::{Created, Error, Messenger, StateStore};
 use shared::registry::{self, Meaning, Pointer, Pointers};
+use shared::step::Step;
 use shared::task::{Priority, Submission as NewTask, Task, shard_of};
 use shared::time::{SignedDuration, Timestamp};
 use shared::workflow::Workflow;
@@ -23,7 +24,7 @@ use shared::workflow::child::check_path;
 use shared::workflow::file::MAX_NAME;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use stepwarden_aws::metrics;
 use stepwarden_aws::telemetry::Chain;
@@ -148,12 +149,32 @@ pub struct News {
     requests: Vec<Effect>,
     /// To a scheduler, unless all `requests` are sent; none if the order needs neither.
     wake: Option<Effect>,
+    /// Its steps are claimed.
+    is_begun: bool,
 }
 
-impl News {
-    fn of(task: &Task, notice: Option<Effect>) -> Self {
-        let wake = task.first_wake().map(|seen| Effect::Wake(Wake::new(task, seen, 0), SignedDuration::ZERO));
-        Self { id: task.id.clone(), notice, requests: Vec::new(), wake }
+/// Most orders to remember as unsent.
+const MAX_UNSENT: usize = 10_000;
+
+/// Submission stores new orders with their first claims, and sends their requests. Holds the orders for which it could
+/// not.
+#[derive(Debug, Default)]
+pub struct Begins(Mutex<BTreeSet<Id>>);
+
+impl Begins {
+    fn lock(&self) -> MutexGuard<'_, BTreeSet<Id>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn note(&self, orders: BTreeMap<usize, Id>, failed: &BTreeSet<usize>) {
+        let mut unsent = self.lock();
+        for (n, id) in orders {
+            match failed.contains(&n) {
+                false => drop(unsent.remove(&id)),
+                true if unsent.len() < MAX_UNSENT => drop(unsent.insert(id)),
+                true => {}
+            }
+        }
     }
 }
 
@@ -185,7 +206,10 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
             }
         };
         let id = news.id.clone();
-        self.announce(vec![news]).await;
+        if !self.announce(vec![news]).await.is_empty() {
+            let detail = "the order is stored, but its first requests could not be sent; repeat the same request";
+            return Err(problem::unavailable(None, detail).retry_after(2));
+        }
         Ok(id)
     }
 
@@ -368,12 +392,12 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
         }
         let notice = shared::view::received(&task, workflow);
         // Once it has begun, nothing would send a notice of receipt that was lost.
-        let created = match self.begins && notice.is_none() {
+        let created = match self.begins.is_some() && notice.is_none() {
             true => self.engine.begin(&order, &task, workflow).await,
             false => self.engine.create(&order, &task).await.map(|created| (created, Vec::new())),
         };
         if let (Created::New, requests) = created.map_err(|e| unavailable(&e))? {
-            return Ok(News { requests, ..News::of(&task, notice) });
+            return Ok(News { is_begun: !requests.is_empty(), requests, ..self.news(&task, notice) });
         }
         // The key was used before, by this submission or another one.
         let stored = self.engine.store.load(&order.id).await.map_err(|e| unavailable(&e))?;
@@ -428,37 +452,60 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
         match self.engine.workflow(&task.workflow_hash).await {
             Ok(workflow) => {
                 let notice = shared::view::received(task, &workflow).filter(|_| !task.process_state().is_final());
-                Ok(Some(News::of(task, notice)))
+                Ok(Some(self.news(task, notice)))
             }
             // The order is stored. No process can handle it now; the sweep will, once the definition is readable.
             Err(Error::Corrupt { .. }) => {
-                Ok(Some(News { id: task.id.clone(), notice: None, requests: Vec::new(), wake: None }))
+                let is_begun = task.has_begun();
+                Ok(Some(News { id: task.id.clone(), notice: None, requests: Vec::new(), wake: None, is_begun }))
             }
             Err(error) => Err(unavailable(&error)),
         }
     }
 
-    /// Sends the notices, requests and Wakes of stored orders, in as few calls as possible. The orders are safe already,
-    /// because the due index makes up for whatever is lost. Notices go first. If one cannot be sent, its order gets no
-    /// Wake either, and waits until the sweep sends both. If a request cannot be sent, a scheduler gets a Wake, and
-    /// sends the order's requests.
-    pub async fn announce(&self, news: Vec<News>) {
-        let (mut notices, mut first, mut wakes) = (Vec::new(), Vec::new(), Vec::new());
+    /// What to announce of a stored order, without requests.
+    fn news(&self, task: &Task, notice: Option<Effect>) -> News {
+        let is_begun = task.has_begun();
+        let seen = task.first_wake().filter(|_| !is_begun || self.may_lack_requests(task));
+        let wake = seen.map(|seen| Effect::Wake(Wake::new(task, seen, 0), SignedDuration::ZERO));
+        News { id: task.id.clone(), notice, requests: Vec::new(), wake, is_begun }
+    }
+
+    /// Whether the requests of the first claims may never have been sent: by a process that has died, or by this one, in
+    /// vain. A caller that only repeats its submission must not repeat its requests.
+    fn may_lack_requests(&self, task: &Task) -> bool {
+        let is_first = |step: &Step| step.claimed_at == 1;
+        let is_others = |step: &Step| step.locked_by().is_some_and(|by| by != self.engine.instance());
+        self.begins.as_ref().is_some_and(|begins| {
+            begins.lock().contains(&task.id) || task.steps.iter().any(|step| is_first(step) && is_others(step))
+        })
+    }
+
+    /// Sends the notices, requests and Wakes of stored orders, in as few calls as possible. Notices go first. If one
+    /// cannot be sent, its order gets no Wake either, and waits until the sweep sends both. If a request cannot be sent,
+    /// a scheduler gets a Wake, and sends the order's requests. Returns the positions of the orders for which that failed
+    /// as well: their submission must be repeated. The due index makes up for anything else that is lost.
+    pub async fn announce(&self, news: Vec<News>) -> BTreeSet<usize> {
+        let begun = news.iter().enumerate().filter(|(_, news)| news.is_begun);
+        let begun: BTreeMap<usize, Id> = begun.map(|(n, news)| (n, news.id.clone())).collect();
+        let (mut notices, mut first, mut instead) = (Vec::new(), Vec::new(), Vec::new());
         for (n, News { notice, requests, wake, .. }) in news.into_iter().enumerate() {
             notices.extend(notice.map(|notice| (n, notice)));
-            match requests.is_empty() {
-                true => first.extend(wake.map(|wake| (n, wake))),
-                false => {
-                    first.extend(requests.into_iter().map(|request| (n, request)));
-                    wakes.extend(wake.map(|wake| (n, wake)));
-                }
-            }
+            let wakes = if requests.is_empty() { &mut first } else { &mut instead };
+            wakes.extend(wake.map(|wake| (n, wake)));
+            first.extend(requests.into_iter().map(|request| (n, request)));
         }
         let held = self.send(notices).await;
         first.retain(|(n, _)| !held.contains(n));
-        let failed = self.send(first).await;
-        wakes.retain(|(n, _)| failed.contains(n));
-        self.send(wakes).await;
+        let mut failed = self.send(first).await;
+        instead.retain(|(n, _)| failed.contains(n));
+        let tried: BTreeSet<usize> = instead.iter().map(|(n, _)| *n).collect();
+        let in_vain = self.send(instead).await;
+        failed.retain(|n| begun.contains_key(n) && (!tried.contains(n) || in_vain.contains(n)));
+        if let Some(begins) = &self.begins {
+            begins.note(begun, &failed);
+        }
+        failed
     }
 
     /// Sends effects, each with the position of its order. Returns the positions of those that were not sent.

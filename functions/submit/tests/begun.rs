@@ -5,17 +5,19 @@ use serde_json::{Value, json};
 use shared::control::Pause;
 use shared::decision::Event;
 use shared::message::{Outcome, Reply};
+use shared::order::Id;
 use shared::step::State;
 use std::sync::Arc;
-use stepwarden_aws::Clients;
 use stepwarden_aws::config::queue;
+use stepwarden_aws::{Clients, Config, engine};
 use stepwarden_embedded::{Call, Fault};
+use submit::submission;
 
 const ONE: &str = "name = \"one\"\n[[step]]\nname = \"a\"\nagent = \"x\"\ntimeout = \"10s\"\n";
 
 async fn begins(text: &str) -> World {
     let mut world = World::new(text).await;
-    world.submit.begins = true;
+    world.submit.begins = Some(Default::default());
     world
 }
 
@@ -35,7 +37,7 @@ fn cut(world: &World, name: &'static str) {
     })));
 }
 
-// B1, C1: one transaction, and no Wake.
+// B1: one transaction, and no Wake.
 #[tokio::test]
 async fn an_order_is_stored_with_its_first_claims_and_sends_their_requests() {
     let world = begins(ONE).await;
@@ -51,37 +53,90 @@ async fn an_order_is_stored_with_its_first_claims_and_sends_their_requests() {
     assert_eq!(world.task(&id).await.steps[0].state, State::Processed);
 }
 
-// C5: the caller that got no answer repeats its submission, which brings the request again; once the step is done, nothing.
+// D10: a caller that only asks again gets the same answer, and no request is repeated.
+#[tokio::test]
+async fn a_repeated_submission_repeats_no_request() {
+    let world = begins(ONE).await;
+    let id = world.accept(json!({})).await;
+    assert_eq!(world.accept(json!({})).await, id);
+    assert!(drain(&world, queue::SCHEDULER).await.is_empty());
+}
+
+// A4, D10: if neither the request nor a Wake can be sent, the caller is told to repeat the submission. That brings the
+// request, under the same attempt; once the step is done, it brings nothing.
 #[tokio::test]
 async fn a_repeated_submission_brings_a_lost_request() {
     let world = begins(ONE).await;
+    let order = || submission::parse(json!({"workflow": "one", "input": {}}).to_string().as_bytes()).unwrap();
     cut(&world, "test-");
-    let id = world.accept(json!({})).await;
+    for _ in 0..2 {
+        let problem = world.submit.accept("default", "key-1", order()).await.unwrap_err();
+        assert_eq!((problem.status, problem.retry_after_s), (503, Some(2)), "{problem:?}");
+    }
     world.endpoints.set_fault_hook(None);
-    assert!(drain(&world, "agent-x").await.is_empty() && drain(&world, queue::SCHEDULER).await.is_empty());
-    assert_eq!(world.accept(json!({})).await, id);
-    let wakes = drain(&world, queue::SCHEDULER).await;
-    assert_eq!(wakes.len(), 1);
-    world.handle(&id, Event::Wake { seen: wakes[0]["seen"].as_u64().unwrap(), hops: 0 }).await;
-    let requests = drain(&world, "agent-x").await;
-    assert_eq!((requests.len(), &requests[0]["attempt"]), (1, &json!(1)), "the same attempt");
-    let reply = Reply::new(id.clone(), "a", 1, Outcome::Done { output: json!({}) });
-    world.handle(&id, Event::Reply(reply)).await;
+    let id = world.accept(json!({})).await;
+    assert!(drain(&world, "agent-x").await.is_empty());
+    woken(&world, &id).await;
     world.accept(json!({})).await;
     assert!(drain(&world, queue::SCHEDULER).await.is_empty());
 }
 
-// C5: what submission cannot send, a scheduler sends.
+// A4: a submission by message is redelivered for that, and no other one.
+#[tokio::test]
+async fn a_message_whose_request_is_lost_is_redelivered() {
+    let world = begins(ONE).await;
+    let record = |key: &str| {
+        let body = json!({"idempotency_key": key, "workflow": "one", "input": {}}).to_string();
+        json!({"messageId": key, "body": body, "attributes": {}, "messageAttributes": {}, "eventSource": "aws:sqs"})
+    };
+    world
+        .submit
+        .accept("acme", "sent", submission::parse(br#"{"workflow": "one", "input": {}}"#).unwrap())
+        .await
+        .unwrap();
+    cut(&world, "test-");
+    let event = serde_json::from_value(json!({"Records": [record("sent"), record("lost")]})).unwrap();
+    let response = submit::queue_handler(&world.submit, event).await;
+    let failed: Vec<_> = response.batch_item_failures.iter().map(|failure| failure.item_identifier.as_str()).collect();
+    assert_eq!(failed, ["lost"]);
+}
+
+// A4: a process that dies after the save cannot say what it sent. Another one has a scheduler send it again.
+#[tokio::test]
+async fn the_requests_of_a_process_that_died_are_sent_again() {
+    let mut world = begins(ONE).await;
+    let id = world.accept(json!({})).await;
+    drain(&world, "agent-x").await;
+    let config = Config { instance: "another".into(), ..world.config.clone() };
+    let clients = Clients::embedded(world.endpoints.http_client());
+    world.submit.engine = Arc::new(engine(&config, &clients, Arc::new(jiff::Timestamp::now)));
+    assert_eq!(world.accept(json!({})).await, id);
+    woken(&world, &id).await;
+}
+
+/// A Wake for an order that has begun, and what it sends.
+async fn woken(world: &World, id: &Id) {
+    let wakes = drain(world, queue::SCHEDULER).await;
+    assert_eq!((wakes.len(), &wakes[0]["seen"]), (1, &json!(0)));
+    world.handle(id, Event::Wake { seen: 0, hops: 0 }).await;
+    let requests = drain(world, "agent-x").await;
+    assert_eq!((requests.len(), &requests[0]["attempt"]), (1, &json!(1)), "the same attempt");
+    let reply = Reply::new(id.clone(), "a", 1, Outcome::Done { output: json!({}) });
+    world.handle(id, Event::Reply(reply)).await;
+    assert_eq!(world.task(id).await.steps[0].state, State::Processed);
+}
+
+// D10: what submission cannot send, a scheduler sends.
 #[tokio::test]
 async fn a_request_that_cannot_be_sent_is_left_to_a_scheduler() {
     let world = begins(ONE).await;
     cut(&world, "agent-x");
-    world.accept(json!({})).await;
-    let wakes = drain(&world, queue::SCHEDULER).await;
-    assert_eq!((wakes.len(), &wakes[0]["seen"]), (1, &json!(0)));
+    let id = world.accept(json!({})).await;
+    world.endpoints.set_fault_hook(None);
+    woken(&world, &id).await;
 }
 
-// D9, B6: what begins with anything but requests is left to a scheduler.
+// D9: what begins with anything but requests is left to a scheduler.
 #[tokio::test]
 async fn an_order_that_waits_or_whose_agent_is_paused_begins_with_a_wake() {
     let waits = "name = \"one\"\n[[step]]\nname = \"a\"\nwait = \"1m\"\n";

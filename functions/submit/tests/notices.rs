@@ -52,7 +52,7 @@ impl World {
             shards: 1,
             scopes: Default::default(),
             queue_tenant: "acme".into(),
-            begins: true,
+            begins: Some(Default::default()),
         };
         Self { submit, clients, config, endpoints, now }
     }

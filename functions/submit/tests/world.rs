@@ -49,7 +49,7 @@ impl World {
             shards: 1,
             scopes: Default::default(),
             queue_tenant: "acme".into(),
-            begins: false,
+            begins: None,
         };
         Self { submit, endpoints, config }
     }

@@ -294,7 +294,7 @@ impl System {
     /// One of the workflows could not run here; then nothing changes.
     pub async fn replace(&self, workflows: Workflows) -> Result<(), StartError> {
         self.here.check(&workflows).await?;
-        let doors = Doors::new(&self.engine, &self.clients, &self.config, workflows, self.submit().begins);
+        let doors = Doors::new(&self.engine, &self.clients, &self.config, workflows, self.submit().begins.is_some());
         *self.live.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(doors);
         Ok(())
     }
@@ -342,7 +342,7 @@ impl Doors {
             shards: config.shards,
             scopes: Default::default(),
             queue_tenant: shared::order::DEFAULT_TENANT.to_owned(),
-            begins,
+            begins: begins.then(Default::default),
         });
         Self { submit, operator }
     }
@@ -362,7 +362,8 @@ fn route(live: &Arc<Live>) -> admission::Handler {
     let live = Arc::clone(live);
     Arc::new(move |event| {
         let doors = live.doors();
-        async move {
+        // A caller that goes away must not stop a submission between the order and its requests.
+        let handled = tokio::spawn(async move {
             let Doors { submit, operator } = &*doors;
             if event.raw_path.as_deref() == Some(METRICS) {
                 metrics(operator, &event).await.unwrap_or_else(|problem| refuse(&problem))
@@ -371,8 +372,8 @@ fn route(live: &Arc<Live>) -> admission::Handler {
             } else {
                 submit::http::handler(submit, event).await
             }
-        }
-        .boxed()
+        });
+        async { handled.await.unwrap_or_else(|ended| std::panic::resume_unwind(ended.into_panic())) }.boxed()
     })
 }
 

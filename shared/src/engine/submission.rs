@@ -63,6 +63,10 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
     /// The decision on the first Wake of a new `task`, if it only sends requests and nothing has to be stored or read
     /// for it.
     async fn first_claims(&self, order: &Order, task: &Task, workflow: &Workflow) -> Option<(Box<Task>, Vec<Effect>)> {
+        // A decision that is not stored would use up a pool's probe.
+        if self.pools.is_some() {
+            return None;
+        }
         // Without them, pauses are unknown.
         let agents = self.known_agents().await.ok()?;
         let outputs = Outputs::default();

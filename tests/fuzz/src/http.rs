@@ -58,7 +58,7 @@ impl World {
             shards: config.shards,
             scopes: Default::default(),
             queue_tenant: "default".into(),
-            begins: false,
+            begins: None,
         };
         let operator = Operator::new(engine, &clients, &config, vec!["supervisor-0".into()]);
         let world = Self { runtime, endpoints, submit, operator };

@@ -78,7 +78,7 @@ async fn take_orders(world: &Arc<World>, node: &Arc<Node>) {
         shards: world.plan.shards,
         scopes: Default::default(),
         queue_tenant: TENANT.into(),
-        begins: world.plan.begins,
+        begins: world.plan.begins.then(Default::default),
     };
     let mut door = world.door(node);
     let over_http = async {
