@@ -104,7 +104,15 @@ async fn each_refusal_says_what_to_do_and_changes_nothing() {
             ("a name that is not there", event("payed"), "k", empty(), 404, "no_such_event", "its steps wait for `e1`"),
             ("other data under its key", event("paid"), "k0", cents(6), 422, "event_key_reused", "use a new key"),
             ("another name under its key", event("e16"), "k0", cents(5), 422, "event_key_reused", "use a new key"),
-            ("a second one that is too early", event("paid"), "k", cents(5), 409, "event_early", "send the event again once"),
+            (
+                "a second one that is too early",
+                event("paid"),
+                "k",
+                cents(5),
+                409,
+                "event_early",
+                "send the event again once",
+            ),
             (
                 "the seventeenth that is too early",
                 event("e16"),
