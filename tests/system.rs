@@ -6,10 +6,16 @@ use crate::support::{Whole, count, northwind, trip, until, workflow};
 use serde_json::{Value, json};
 use shared::history::Kind;
 use shared::order::Id;
+use shared::ports::StateStore;
 use shared::step::State;
 use shared::task::{ProcessState, Task};
 use std::collections::BTreeSet;
+use std::io::Write;
+use std::net::TcpStream;
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
+use stepwarden_embedded::Durability;
+use stepwarden_local::system::{Options, System};
 use stepwarden_remotes::{Fault, Service, ServiceFaults};
 
 /// Positions of the steps.
@@ -349,40 +355,45 @@ async fn orders_wait_for_a_scheduler_that_is_down_without_a_failure() {
 // A4, D10: a caller that goes away while its order is being stored does not keep the order's requests from their agents.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_order_whose_caller_goes_away_loses_no_attempt() {
-    let whole = start().await;
-    let (stored, is_stored) = std::sync::mpsc::channel();
-    let (gone, is_gone) = std::sync::mpsc::channel();
-    let is_gone = std::sync::Mutex::new(is_gone);
-    whole.system.endpoints.as_ref().unwrap().set_fault_hook(Some(std::sync::Arc::new(move |call| {
+    let dir = tempfile::tempdir().unwrap();
+    let one = workflow(&trip("trip", TIMEOUT, PATIENT, ""));
+    // On disk, because only then does the handler wait for the write.
+    let options = Options::embedded(Some(dir.path().into()), Durability::Full, [("trip".to_owned(), one)].into());
+    let system = System::start(options).await.unwrap();
+    let (stored, is_stored) = mpsc::channel();
+    let (gone, is_gone) = mpsc::channel();
+    let is_gone = Mutex::new(is_gone);
+    system.endpoints.as_ref().unwrap().set_fault_hook(Some(Arc::new(move |call| {
         if call.operation == "TransactWriteItems" {
             stored.send(()).unwrap();
             is_gone.lock().unwrap().recv().unwrap();
         }
         None
     })));
-    let address = whole.system.url.strip_prefix("http://").unwrap().to_owned();
+    let address = system.url.strip_prefix("http://").unwrap().to_owned();
     let body = r#"{"workflow":"trip","input":{"total_cents":1}}"#;
     let request = format!(
         "POST /orders HTTP/1.1\r\nhost: {address}\r\nauthorization: Bearer {}\r\nidempotency-key: gone\r\n\
          content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
-        whole.system.token,
+        system.token,
         body.len()
     );
     tokio::task::spawn_blocking(move || {
-        let mut connection = std::net::TcpStream::connect(address).unwrap();
-        std::io::Write::write_all(&mut connection, request.as_bytes()).unwrap();
+        let mut connection = TcpStream::connect(address).unwrap();
+        connection.write_all(request.as_bytes()).unwrap();
         is_stored.recv_timeout(Duration::from_secs(30)).unwrap();
         drop(connection);
-        // For the server to see it. If it is too short, this test shows nothing, and does not fail.
-        std::thread::sleep(Duration::from_millis(200));
         gone.send(()).unwrap();
     })
     .await
     .unwrap();
-    let ids = [Id::derive("default", "gone")];
-    for task in whole.all_end(&ids, ProcessState::Processed).await {
-        assert_eq!(task.failure_count(), 0, "{task:?}");
-    }
+    let id = Id::derive("default", "gone");
+    let ended = until("an end", async || {
+        let task = system.engine.store.load(&id).await.unwrap();
+        task.filter(|task| task.process_state() == ProcessState::Processed)
+    });
+    assert_eq!(ended.await.failure_count(), 0);
+    system.stop().await;
 }
 
 // D10: the supervisor makes up for a lost Wake, a lost request and a lost reply.
