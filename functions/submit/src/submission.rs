@@ -16,13 +16,12 @@ use shared::order::{Id, MAX_LABEL, MAX_LABELS, Order, canonical_hash, label_faul
 use shared::overload::Overload;
 use shared::ports::{Created, Error, Messenger, StateStore};
 use shared::registry::{self, Meaning, Pointer, Pointers};
-use shared::step::Step;
 use shared::task::{Priority, Submission as NewTask, Task, shard_of};
 use shared::time::{SignedDuration, Timestamp};
 use shared::workflow::Workflow;
 use shared::workflow::child::check_path;
 use shared::workflow::file::MAX_NAME;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -153,28 +152,25 @@ pub struct News {
     is_begun: bool,
 }
 
-/// Most orders to remember as unsent.
-const MAX_UNSENT: usize = 10_000;
+/// Most orders to remember as sent.
+const MAX_SENT: usize = 10_000;
 
-/// Submission stores new orders with their first claims, and sends their requests. Holds the orders for which it could
-/// not.
+/// Submission stores new orders with their first claims, and sends their requests. Holds the latest orders whose requests
+/// this process has sent. A forgotten one costs a repeated request if its submission is repeated, and nothing else.
 #[derive(Debug, Default)]
-pub struct Begins(Mutex<BTreeSet<Id>>);
+pub struct Begins(Mutex<HashSet<Id>>);
 
 impl Begins {
-    fn lock(&self) -> MutexGuard<'_, BTreeSet<Id>> {
+    fn lock(&self) -> MutexGuard<'_, HashSet<Id>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn note(&self, orders: BTreeMap<usize, Id>, failed: &BTreeSet<usize>) {
-        let mut unsent = self.lock();
-        for (n, id) in orders {
-            match failed.contains(&n) {
-                false => drop(unsent.remove(&id)),
-                true if unsent.len() < MAX_UNSENT => drop(unsent.insert(id)),
-                true => {}
-            }
+    fn have_sent(&self, orders: impl Iterator<Item = Id>) {
+        let mut sent = self.lock();
+        if sent.len() >= MAX_SENT {
+            sent.clear();
         }
+        sent.extend(orders);
     }
 }
 
@@ -463,22 +459,14 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
         }
     }
 
-    /// What to announce of a stored order, without requests.
+    /// What to announce of a stored order, without requests. If it has begun, its requests may never have been sent: by a
+    /// process that died, or because a call was not answered. A caller that only repeats its submission repeats none.
     fn news(&self, task: &Task, notice: Option<Effect>) -> News {
         let is_begun = task.has_begun();
-        let seen = task.first_wake().filter(|_| !is_begun || self.may_lack_requests(task));
+        let is_unsent = || self.begins.as_ref().is_some_and(|begins| !begins.lock().contains(&task.id));
+        let seen = task.first_wake().filter(|_| !is_begun || is_unsent());
         let wake = seen.map(|seen| Effect::Wake(Wake::new(task, seen, 0), SignedDuration::ZERO));
         News { id: task.id.clone(), notice, requests: Vec::new(), wake, is_begun }
-    }
-
-    /// Whether the requests of the first claims may never have been sent: by a process that has died, or by this one, in
-    /// vain. A caller that only repeats its submission must not repeat its requests.
-    fn may_lack_requests(&self, task: &Task) -> bool {
-        let is_first = |step: &Step| step.claimed_at == 1;
-        let is_others = |step: &Step| step.locked_by().is_some_and(|by| by != self.engine.instance());
-        self.begins.as_ref().is_some_and(|begins| {
-            begins.lock().contains(&task.id) || task.steps.iter().any(|step| is_first(step) && is_others(step))
-        })
     }
 
     /// Sends the notices, requests and Wakes of stored orders, in as few calls as possible. Notices go first. If one
@@ -486,7 +474,7 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
     /// a scheduler gets a Wake, and sends the order's requests. Returns the positions of the orders for which that failed
     /// as well: their submission must be repeated. The due index makes up for anything else that is lost.
     pub async fn announce(&self, news: Vec<News>) -> BTreeSet<usize> {
-        let begun = news.iter().enumerate().filter(|(_, news)| news.is_begun);
+        let begun = news.iter().enumerate().filter(|(_, news)| news.is_begun && news.wake.is_some());
         let begun: BTreeMap<usize, Id> = begun.map(|(n, news)| (n, news.id.clone())).collect();
         let (mut notices, mut first, mut instead) = (Vec::new(), Vec::new(), Vec::new());
         for (n, News { notice, requests, wake, .. }) in news.into_iter().enumerate() {
@@ -503,7 +491,7 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
         let in_vain = self.send(instead).await;
         failed.retain(|n| begun.contains_key(n) && (!tried.contains(n) || in_vain.contains(n)));
         if let Some(begins) = &self.begins {
-            begins.note(begun, &failed);
+            begins.have_sent(begun.into_iter().filter(|(n, _)| !failed.contains(n)).map(|(_, id)| id));
         }
         failed
     }

@@ -7,7 +7,9 @@ use shared::decision::Event;
 use shared::message::{Outcome, Reply};
 use shared::order::Id;
 use shared::step::State;
+use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use stepwarden_aws::config::queue;
 use stepwarden_aws::{Clients, Config, engine};
 use stepwarden_embedded::{Call, Fault};
@@ -95,10 +97,14 @@ async fn a_message_whose_request_is_lost_is_redelivered() {
         .await
         .unwrap();
     cut(&world, "test-");
-    let event = serde_json::from_value(json!({"Records": [record("sent"), record("lost")]})).unwrap();
-    let response = submit::queue_handler(&world.submit, event).await;
-    let failed: Vec<_> = response.batch_item_failures.iter().map(|failure| failure.item_identifier.as_str()).collect();
-    assert_eq!(failed, ["lost"]);
+    // Even if it comes twice.
+    for _ in 0..2 {
+        let records = [record("sent"), record("lost"), record("lost")];
+        let event = serde_json::from_value(json!({"Records": records})).unwrap();
+        let response = submit::queue_handler(&world.submit, event).await;
+        let failed: BTreeSet<_> = response.batch_item_failures.iter().map(|one| one.item_identifier.as_str()).collect();
+        assert_eq!(failed, ["lost"].into());
+    }
 }
 
 // A4: a process that dies after the save cannot say what it sent. Another one has a scheduler send it again.
@@ -110,8 +116,30 @@ async fn the_requests_of_a_process_that_died_are_sent_again() {
     let config = Config { instance: "another".into(), ..world.config.clone() };
     let clients = Clients::embedded(world.endpoints.http_client());
     world.submit.engine = Arc::new(engine(&config, &clients, Arc::new(jiff::Timestamp::now)));
+    world.submit.begins = Some(Default::default());
     assert_eq!(world.accept(json!({})).await, id);
-    woken(&world, &id).await;
+    assert_eq!(drain(&world, queue::SCHEDULER).await.len(), 1);
+    // Once is enough.
+    assert_eq!(world.accept(json!({})).await, id);
+    assert!(drain(&world, queue::SCHEDULER).await.is_empty());
+}
+
+// A4: the store may have stored an order without an answer.
+#[tokio::test]
+async fn an_order_whose_store_did_not_answer_gets_its_requests_when_it_is_repeated() {
+    let world = begins(ONE).await;
+    let is_first = AtomicBool::new(true);
+    world.endpoints.set_fault_hook(Some(Arc::new(move |call: &Call<'_>| {
+        let is_hit = call.operation == "TransactWriteItems" && is_first.swap(false, Ordering::Relaxed);
+        is_hit.then_some(Fault::LostAfter)
+    })));
+    let order = || submission::parse(json!({"workflow": "one", "input": {}}).to_string().as_bytes()).unwrap();
+    let first = world.submit.accept("default", "key-1", order()).await;
+    let id = world.accept(json!({})).await;
+    // The client of the endpoints may have repeated the call itself.
+    let sent = drain(&world, "agent-x").await.len() + drain(&world, queue::SCHEDULER).await.len();
+    assert_eq!(sent, 1, "{first:?}");
+    assert_eq!(world.task(&id).await.version, 1);
 }
 
 /// A Wake for an order that has begun, and what it sends.

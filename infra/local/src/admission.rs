@@ -47,9 +47,14 @@ pub fn guard(handler: Handler, places: usize) -> Handler {
                 );
                 return refuse(&problem::overloaded(None, detail).retry_after(seconds));
             };
-            let answer = handler(event).await;
-            drop(place);
-            answer
+            // A caller that goes away neither stops its submission between the order and its requests, nor frees the
+            // place that the submission still needs.
+            let handled = tokio::spawn(async move {
+                let answer = handler(event).await;
+                drop(place);
+                answer
+            });
+            handled.await.unwrap_or_else(|ended| std::panic::resume_unwind(ended.into_panic()))
         }
         .boxed()
     })

@@ -362,8 +362,7 @@ fn route(live: &Arc<Live>) -> admission::Handler {
     let live = Arc::clone(live);
     Arc::new(move |event| {
         let doors = live.doors();
-        // A caller that goes away must not stop a submission between the order and its requests.
-        let handled = tokio::spawn(async move {
+        async move {
             let Doors { submit, operator } = &*doors;
             if event.raw_path.as_deref() == Some(METRICS) {
                 metrics(operator, &event).await.unwrap_or_else(|problem| refuse(&problem))
@@ -372,8 +371,8 @@ fn route(live: &Arc<Live>) -> admission::Handler {
             } else {
                 submit::http::handler(submit, event).await
             }
-        });
-        async { handled.await.unwrap_or_else(|ended| std::panic::resume_unwind(ended.into_panic())) }.boxed()
+        }
+        .boxed()
     })
 }
 
