@@ -121,7 +121,7 @@ async fn start(bench: &Bench, data: Option<PathBuf>, board: &Arc<Board>) -> Resu
     let parse = |(name, text)| Ok((String::from(name), shared::workflow::file::parse(name, text, known)?));
     let workflows: Workflows = files.into_iter().map(parse).collect::<Result<_>>()?;
     let options = Options::embedded(data, bench.durability().unwrap_or_default(), workflows);
-    // A backlog is of orders that nobody has begun.
+    // The orders of a backlog must not have begun.
     let begins = bench.backlog().is_none();
     System::start(Options { observer: Some(board.observer()), begins, ..options }).await
 }

@@ -427,7 +427,7 @@ mod tests {
         assert_eq!(backlog.sizes(), Sizes { visible: 0, in_flight: 1, delayed: 0 });
     }
 
-    // Nobody receives from some queues, such as those of dead letters: what is purged or expires there is never popped.
+    // Some queues have no receiver, such as those of dead letters. What is purged or expires there is never popped.
     #[test]
     fn removed_messages_leave_nothing_behind() {
         let mut backlog = Backlog::default();
