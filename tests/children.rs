@@ -5,7 +5,7 @@ use crate::support::{Whole, trip, until};
 use serde_json::{Value, json};
 use shared::order::Id;
 use shared::task::{ProcessState, Task};
-use stepwarden_remotes::{Service, ServiceFaults};
+use stepwarden_remotes::{Fault, Service, ServiceFaults};
 
 /// Starts a trip between two steps, of which the first can be undone.
 const SHOP: &str = r#"
@@ -100,6 +100,8 @@ async fn a_cancel_reaches_a_child_that_runs() {
         order["steps"][1]["child"].as_str().map(|child| Id(child.to_owned()))
     })
     .await;
+    // Until then, a child has nothing that the outage keeps from being undone.
+    whole.shown(Service::Payment, Fault::Outage, 1).await;
     assert_eq!(undo(&whole, &id).await, 200);
     whole.task_once(&child, "turned", |task| task.process_state() == ProcessState::Undoing).await;
     whole.fault(Service::Payment, ServiceFaults::default());
