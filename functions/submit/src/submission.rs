@@ -157,8 +157,8 @@ const MAX_SENT: usize = 10_000;
 
 /// Submission stores new orders with their first claims, and sends their requests. Holds the latest orders whose requests
 /// this process has sent. A forgotten one costs a repeated request if its submission is repeated, and nothing else.
-#[derive(Debug, Default)]
-pub struct Begins(Mutex<HashSet<Id>>);
+#[derive(Clone, Debug, Default)]
+pub struct Begins(Arc<Mutex<HashSet<Id>>>);
 
 impl Begins {
     fn lock(&self) -> MutexGuard<'_, HashSet<Id>> {
@@ -463,7 +463,11 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
     /// process that died, or because a call was not answered. A caller that only repeats its submission repeats none.
     fn news(&self, task: &Task, notice: Option<Effect>) -> News {
         let is_begun = task.has_begun();
-        let is_unsent = || self.begins.as_ref().is_some_and(|begins| !begins.lock().contains(&task.id));
+        let is_unsent = || {
+            // With a notice of receipt, it was a scheduler that began it.
+            let begins = self.begins.as_ref().filter(|_| notice.is_none());
+            begins.is_some_and(|begins| !begins.lock().contains(&task.id))
+        };
         let seen = task.first_wake().filter(|_| !is_begun || is_unsent());
         let wake = seen.map(|seen| Effect::Wake(Wake::new(task, seen, 0), SignedDuration::ZERO));
         News { id: task.id.clone(), notice, requests: Vec::new(), wake, is_begun }

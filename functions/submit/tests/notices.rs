@@ -3,6 +3,7 @@
 //! Method: tables and queues in memory; a hook at the endpoint lets chosen sends fail.
 
 use serde_json::{Value, json};
+use shared::decision::Event;
 use shared::engine::Clock;
 use shared::ports::StateStore;
 use shared::time::Timestamp;
@@ -124,4 +125,16 @@ async fn a_repeated_submission_sends_the_first_notice_again() {
     assert_eq!(world.accept().await, first);
     assert_eq!(world.drain(&queue::notices("shop")).await.len(), 1);
     assert_eq!(world.drain(queue::SCHEDULER).await.len(), 1);
+}
+
+// D10: a scheduler began it, and sees to its requests.
+#[tokio::test]
+async fn a_repeated_submission_repeats_no_request_of_an_order_with_a_notice() {
+    let world = World::new().await;
+    let id = world.accept().await;
+    world.drain(queue::SCHEDULER).await;
+    world.submit.engine.handle(vec![(id.clone(), Event::Wake { seen: 0, hops: 0 })]).await.remove(0).unwrap();
+    assert_eq!(world.drain("agent-x").await.len(), 1);
+    assert_eq!(world.accept().await, id);
+    assert!(world.drain(queue::SCHEDULER).await.is_empty());
 }

@@ -18,6 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use submit::problem;
 use tokio::sync::oneshot;
+use tokio::task::JoinError;
 
 /// A function behind the API.
 pub type Handler = Arc<dyn Fn(ApiGatewayV2httpRequest) -> BoxFuture<'static, ApiGatewayV2httpResponse> + Send + Sync>;
@@ -54,7 +55,12 @@ pub fn guard(handler: Handler, places: usize) -> Handler {
                 drop(place);
                 answer
             });
-            handled.await.unwrap_or_else(|ended| std::panic::resume_unwind(ended.into_panic()))
+            match handled.await.map_err(JoinError::try_into_panic) {
+                Ok(answer) => answer,
+                Err(Ok(panic)) => std::panic::resume_unwind(panic),
+                // The process is ending, and nobody is left to hear an answer.
+                Err(Err(_)) => std::future::pending().await,
+            }
         }
         .boxed()
     })

@@ -40,6 +40,7 @@ use stepwarden_aws::{Clients, Config, Engine, ReplyQueues, SqsMessenger, observe
 use stepwarden_embedded::{Durability, Endpoints};
 use stepwarden_remotes::Remotes;
 use submit::Submit;
+use submit::submission::Begins;
 use supervisor::Supervisor;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -243,7 +244,7 @@ impl System {
             &clients,
             &config,
             options.workflows,
-            options.begins,
+            options.begins.then(Default::default),
         )))));
         let elsewhere = |name: &str| options.urls.get(name).cloned();
         let runtime = agent_runtime(&config, elsewhere, &remotes_url, &means);
@@ -294,7 +295,7 @@ impl System {
     /// One of the workflows could not run here; then nothing changes.
     pub async fn replace(&self, workflows: Workflows) -> Result<(), StartError> {
         self.here.check(&workflows).await?;
-        let doors = Doors::new(&self.engine, &self.clients, &self.config, workflows, self.submit().begins.is_some());
+        let doors = Doors::new(&self.engine, &self.clients, &self.config, workflows, self.submit().begins.clone());
         *self.live.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(doors);
         Ok(())
     }
@@ -331,7 +332,13 @@ struct Doors {
 }
 
 impl Doors {
-    fn new(engine: &Arc<Engine>, clients: &Clients, config: &Config, workflows: Workflows, begins: bool) -> Self {
+    fn new(
+        engine: &Arc<Engine>,
+        clients: &Clients,
+        config: &Config,
+        workflows: Workflows,
+        begins: Option<Begins>,
+    ) -> Self {
         let leases = vec![supervisor::lease_name(0), supervisor::jobs::LEASE.to_owned()];
         let operator = Operator::new(Arc::clone(engine), clients, config, leases);
         let operator = Operator { deployed: Ok(workflows.clone()), ..operator };
@@ -342,7 +349,7 @@ impl Doors {
             shards: config.shards,
             scopes: Default::default(),
             queue_tenant: shared::order::DEFAULT_TENANT.to_owned(),
-            begins: begins.then(Default::default),
+            begins,
         });
         Self { submit, operator }
     }
