@@ -93,8 +93,8 @@ class Stepwarden:
             "idle_memory_mb": report["idle_memory_bytes"] / 1e6,
             "peak_memory_mb": report["peak_memory_bytes"] / 1e6,
             "written_kb_per_order": before and (after - before) / 1e3 / (s.orders + s.single),
-            "worker_killed_ms": killed and killed["agent"]["continues_max_ms"],
-            "server_killed_ms": killed and killed["scheduler"]["continues_max_ms"],
+            "worker_killed_ms": killed and killed["agent"]["alone_p50_ms"],
+            "server_killed_ms": killed and killed["scheduler"]["alone_p50_ms"],
             "report": report,
         }
 

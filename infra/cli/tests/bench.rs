@@ -80,6 +80,7 @@ fn a_run_counts_its_orders_and_its_kills() {
         assert_eq!((number(killed, "kills"), number(killed, "orders")), (1.0, 40.0), "{killed}");
         // Orders end only after the restart, and not before a step has run.
         assert!(number(killed, "final_p50_ms") > number(recovery, "step_ms"), "{killed}");
+        assert!(number(killed, "alone_p50_ms") > 0.0, "{killed}");
     }
     // What the dead agent held comes back at once, so its steps need not expire. One that expires runs again later.
     let agent = &recovery["agent"];

@@ -43,7 +43,7 @@ impl Drop for Running {
 
 /// Where one system runs, before and after each kill.
 pub(super) struct Place<'a> {
-    folder: &'a Path,
+    pub(super) folder: &'a Path,
     durability: &'static str,
     /// The first of its three ports.
     pub(super) port: u16,

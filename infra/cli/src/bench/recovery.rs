@@ -4,7 +4,7 @@
 //! The scheduler, the supervisor, the API and the data are one process on one machine. So an agent is killed alone, the
 //! scheduler is killed together with all these, and "everything" means both processes.
 
-use super::agent::{Begun, NAME, STEPS, WORK};
+use super::agent::{Begun, Input, NAME, STEPS, WORK};
 use super::child::{Place, Running, program, spawn};
 use super::latency::quantile;
 use super::lock;
@@ -74,6 +74,9 @@ pub struct Kills {
     pub continues_p50_ms: Option<f64>,
     /// The same: longest.
     pub continues_max_ms: Option<f64>,
+    /// From the restart until an order that was alone began its next step, in milliseconds: median. The interrupted
+    /// step, which is done again, takes no time.
+    pub alone_p50_ms: f64,
     /// From the restart until the last order that was open at the kill had ended, in milliseconds: median.
     pub final_p50_ms: f64,
     /// The same: longest.
@@ -142,11 +145,12 @@ impl<'a> World<'a> {
 
     async fn kill_often(&mut self, victim: Victim, kills: u32) -> Result<Kills> {
         let (mut all, mut again, mut until_final) = (Kills { kills, ..Kills::default() }, Vec::new(), Vec::new());
-        let mut continues = Vec::new();
+        let (mut continues, mut alone) = (Vec::new(), Vec::new());
         for kill in 0..kills {
+            alone.push(self.kill_alone(victim, kill).await.with_context(|| format!("after {victim:?} was killed"))?);
             let orders = self.submit(&format!("{victim:?}-{kill}")).await?;
             let down_for = if victim == Victim::Agent || kill % 2 == 0 { Duration::ZERO } else { TIMEOUT };
-            let (restart, at) = self.kill(victim, down_for).await?;
+            let (restart, at) = self.kill(victim, down_for, None).await?;
             self.wait_for(&orders).await.with_context(|| format!("after {victim:?} was killed"))?;
             until_final.push(ms(restart.elapsed()));
             let begun = std::mem::take(&mut *lock(&self.begun));
@@ -157,6 +161,7 @@ impl<'a> World<'a> {
         until_final.sort_by(f64::total_cmp);
         again.sort_by(f64::total_cmp);
         continues.sort_by(f64::total_cmp);
+        alone.sort_by(f64::total_cmp);
         let of_expired = |q| (!again.is_empty()).then(|| quantile(&again, q));
         let of_continued = |q| (!continues.is_empty()).then(|| quantile(&continues, q));
         Ok(Kills {
@@ -165,33 +170,64 @@ impl<'a> World<'a> {
             again_max_ms: of_expired(1.0),
             continues_p50_ms: of_continued(0.5),
             continues_max_ms: of_continued(1.0),
+            alone_p50_ms: quantile(&alone, 0.5),
             final_p50_ms: quantile(&until_final, 0.5),
             final_max_ms: quantile(&until_final, 1.0),
             ..all
         })
     }
 
+    /// Kills a victim while an order is in its second step, and restarts it at once. The step then takes no more time.
+    /// Returns the milliseconds from the restart to the beginning of the third step.
+    async fn kill_alone(&mut self, victim: Victim, kill: u32) -> Result<f64> {
+        let name = format!("{victim:?}-{kill}-alone");
+        let hold = self.place.folder.join(&name);
+        let order = [self.submit_one(&name, &Input { number: 0, hold: Some(hold.clone()) }).await?];
+        self.begins(STEPS[1]).await?;
+        let (_, restart) = self.kill(victim, Duration::ZERO, Some(&hold)).await?;
+        let third = self.begins(STEPS[2]).await?;
+        self.wait_for(&order).await?;
+        lock(&self.begun).clear();
+        Ok(restart.duration_until(third).as_secs_f64() * 1000.0)
+    }
+
+    /// When this step of the only order begins.
+    async fn begins(&self, step: &str) -> Result<Timestamp> {
+        let begin = Instant::now();
+        loop {
+            if let Some(one) = lock(&self.begun).iter().find(|one| one.step == step) {
+                return Ok(one.at);
+            }
+            ensure!(begin.elapsed() < PATIENCE, "step `{step}` did not begin within {} s", PATIENCE.as_secs());
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
     /// Submits orders one after another, so that they are at different steps when this returns.
     async fn submit(&self, name: &str) -> Result<Vec<Id>> {
-        let (begin, mut ids) = (Instant::now(), Vec::new());
-        for n in 0..ORDERS {
-            let order = json!({"workflow": "bench", "input": {"number": n}});
-            let answer = loop {
-                let post = self.api.request(Method::POST, "/orders").header("idempotency-key", format!("{name}-{n}"));
-                match self.api.ask(post.json(&order)).await {
-                    // For some seconds after a stop the overload guard refuses orders, because others waited long.
-                    Err(error) if error.is_passing() && begin.elapsed() < PATIENCE => tokio::time::sleep(LOOK).await,
-                    answer => break answer?,
-                }
-            };
-            ids.push(Accepted::deserialize(answer.body).context("cannot read the answer to a submission")?.order_id);
+        let mut ids = Vec::new();
+        for number in 0..ORDERS {
+            ids.push(self.submit_one(&format!("{name}-{number}"), &Input { number, hold: None }).await?);
             tokio::time::sleep(APART).await;
         }
         Ok(ids)
     }
 
-    /// Kills a victim and restarts it after `down_for`; returns when the restart began.
-    async fn kill(&mut self, victim: Victim, down_for: Duration) -> Result<(Instant, Timestamp)> {
+    async fn submit_one(&self, key: &str, input: &Input) -> Result<Id> {
+        let (begin, order) = (Instant::now(), json!({"workflow": "bench", "input": input}));
+        let answer = loop {
+            let post = self.api.request(Method::POST, "/orders").header("idempotency-key", key);
+            match self.api.ask(post.json(&order)).await {
+                // For some seconds after a stop the overload guard refuses orders, because others waited long.
+                Err(error) if error.is_passing() && begin.elapsed() < PATIENCE => tokio::time::sleep(LOOK).await,
+                answer => break answer?,
+            }
+        };
+        Ok(Accepted::deserialize(answer.body).context("cannot read the answer to a submission")?.order_id)
+    }
+
+    /// Kills a victim and restarts it after `down_for`; returns when the restart began. What holds a step ends meanwhile.
+    async fn kill(&mut self, victim: Victim, down_for: Duration, hold: Option<&Path>) -> Result<(Instant, Timestamp)> {
         let (kills_system, kills_agent) = (victim != Victim::Agent, victim != Victim::Scheduler);
         // Kill both first: neither may do anything without the other.
         let victims = [(kills_system, &mut self.system), (kills_agent, &mut self.agent)];
@@ -203,6 +239,9 @@ impl<'a> World<'a> {
             process.wait()?;
         }
         tokio::time::sleep(down_for).await;
+        if let Some(hold) = hold {
+            std::fs::write(hold, "").with_context(|| format!("writing {}", hold.display()))?;
+        }
         let restart = (Instant::now(), Timestamp::now());
         if kills_system {
             self.system = self.place.start().await?;
@@ -291,6 +330,7 @@ impl Recovery {
         for (name, killed) in [("agent", &self.agent), ("scheduler", &self.scheduler), ("everything", &self.everything)]
         {
             let Kills { kills, orders, expired, again_p50_ms, again_max_ms, final_p50_ms, final_max_ms, .. } = killed;
+            let alone = killed.alone_p50_ms;
             say!(
                 "  {:<17} {kills} kills with {orders} orders open: all final p50 {final_p50_ms:.0} ms, at most \
                  {final_max_ms:.0} ms after the restart",
@@ -299,6 +339,7 @@ impl Recovery {
             if let (Some(p50), Some(most)) = (killed.continues_p50_ms, killed.continues_max_ms) {
                 say!("{:19} the last of them continued p50 {p50:.0} ms, at most {most:.0} ms after the restart", "");
             }
+            say!("{:19} an order that was alone continued p50 {alone:.0} ms after the restart", "");
             if let (Some(p50), Some(most)) = (again_p50_ms, again_max_ms) {
                 say!(
                     "{:19} {expired} steps ran again p50 {p50:.0} ms, at most {most:.0} ms after they had expired",
