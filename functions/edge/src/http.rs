@@ -1,5 +1,6 @@
 //! Shared by all functions behind the HTTP API: reads and answers API Gateway events (payload format 2.0).
 
+use crate::mismatch::in_words;
 use crate::problem::{self, Problem};
 use aws_lambda_events::encodings::Body;
 use aws_lambda_events::event::apigw::{ApiGatewayV2httpRequest, ApiGatewayV2httpResponse};
@@ -42,7 +43,7 @@ pub fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
     }
     serde_path_to_error::deserialize(&mut serde_json::Deserializer::from_slice(body)).map_err(|e| {
         let at = e.path().to_string();
-        problem::invalid_field(None, e.into_inner().to_string()).at(place(at))
+        problem::invalid_field(None, in_words(&e.into_inner().to_string())).at(place(at))
     })
 }
 
@@ -54,7 +55,7 @@ pub fn read_field<T: DeserializeOwned>(field: &str, value: &Value) -> Result<T, 
     serde_path_to_error::deserialize(value).map_err(|e| {
         let at = e.path().to_string();
         let at = if at == "." { field.to_owned() } else { format!("{field}.{at}") };
-        problem::invalid_field(None, e.into_inner().to_string()).at(at)
+        problem::invalid_field(None, in_words(&e.into_inner().to_string())).at(at)
     })
 }
 

@@ -3,6 +3,7 @@
 
 pub mod auth;
 pub mod http;
+pub mod mismatch;
 pub mod problem;
 pub mod query;
 pub mod roles;

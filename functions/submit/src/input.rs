@@ -1,6 +1,7 @@
 //! Built-in checks of a workflow's input. A workflow names one by `input = "NAME"`.
 
 use crate::problem::{Problem, invalid_field, invalid_input};
+use edge::mismatch::in_words;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 use serde_json::Value;
@@ -174,7 +175,7 @@ pub fn check_order(input: &Value) -> Result<(), Problem> {
     let order: Order = serde_path_to_error::deserialize(input).map_err(|e| {
         let path = e.path().to_string();
         let field = if path == "." { "input".to_owned() } else { format!("input.{path}") };
-        invalid_field(None, e.into_inner().to_string()).at(field)
+        invalid_field(None, in_words(&e.into_inner().to_string())).at(field)
     })?;
     let rule = |good: bool, field: &dyn Fn() -> String, what: &str| {
         if good { Ok(()) } else { Err(invalid_input(None, what).at(format!("input.{}", field()))) }
