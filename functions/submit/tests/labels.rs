@@ -70,8 +70,8 @@ async fn labels_that_cannot_be_kept_are_refused_in_words() {
         (json!(["a\u{7}"]), "must not contain control characters"),
         (json!([" a"]), "must not begin or end with white space"),
         (json!(["a", "b", "a"]), "label `a` occurs twice"),
-        (json!("a"), "sequence"),
-        (json!([1]), "string"),
+        (json!("a"), "must be an array"),
+        (json!([1]), "must be a string"),
     ] {
         let (status, answer) = post(&world, "k", labels).await;
         assert_eq!(status, 400, "{answer}");
