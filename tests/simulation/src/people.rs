@@ -281,8 +281,8 @@ pub(crate) async fn meddle(world: Arc<World>, order: OrderPlan) {
 /// Moves an order to another definition, as an operator does whose file is corrected. It may be replaced before it is done, or
 /// withdrawn.
 async fn migrate(world: &World, id: &Id, draw: &mut Draw) {
-    let own: Vec<_> = world.definitions.iter().filter(|one| one.name == world.plan.workflow.name).collect();
-    for definition in &own {
+    let own = world.own_definitions();
+    for (_, definition) in &own {
         while call!(&world.store, put_workflow(definition)).is_err() {
             sleep(Duration::from_secs(1)).await;
         }
@@ -291,7 +291,7 @@ async fn migrate(world: &World, id: &Id, draw: &mut Draw) {
         let put = u64::try_from(own.len()).unwrap_or_default() - 1;
         let number = usize::try_from(draw.between(0, put)).unwrap_or_default();
         let resubmits = draw.chance(0.3);
-        ask(world, id, What::Migrate { to: own[number].hash(), resubmits }, None).await;
+        ask(world, id, What::Migrate { to: own[number].0.clone(), resubmits }, None).await;
         wait_ms(draw.between(0, 2000)).await;
     }
 }
@@ -569,8 +569,8 @@ pub(crate) async fn change_workflow(world: Arc<World>) {
     let _busy = Busy::new(&world);
     let Some(mut draw) = world.fires(Class::WorkflowChange, "all") else { return };
     // Of the workflow itself: those of its children stand behind other names.
-    let own: Vec<_> = world.definitions.iter().filter(|one| one.name == world.plan.workflow.name).collect();
-    for definition in &own[1..] {
+    let own = world.own_definitions();
+    for (_, definition) in &own[1..] {
         // Putting a definition again changes nothing.
         while call!(&world.store, put_workflow(definition)).is_err() {
             sleep(Duration::from_secs(1)).await;
@@ -586,7 +586,7 @@ pub(crate) async fn change_workflow(world: Arc<World>) {
             _ => {
                 let put = u64::try_from(own.len()).unwrap_or_default() - 1;
                 let number = usize::try_from(draw.between(0, put)).unwrap_or_default();
-                Change::Activate(own[number].hash())
+                Change::Activate(own[number].0.clone())
             }
         };
         let (one, other) = (wish(), wish());
@@ -594,7 +594,7 @@ pub(crate) async fn change_workflow(world: Arc<World>) {
         futures::future::join(change(&world, one, soon), change(&world, other, later)).await;
         if world.is_retired() {
             wait_ms(draw.between(100, 20_000)).await;
-            change(&world, Change::Activate(own[1].hash()), 1).await;
+            change(&world, Change::Activate(own[1].0.clone()), 1).await;
         }
         world.count_act("change a workflow");
     }

@@ -261,7 +261,7 @@ pub fn play(workflow: &Arc<Workflow>, children: &[Arc<Workflow>], script: &Arc<S
     let world = runtime.block_on(async { Arc::new(World::new(plan, &RunOptions::default())) });
     let refused = runtime.block_on(follow(&world));
     let id = id_of(&world.plan.orders[0]);
-    let known = |wanted: &Hash| world.definitions.iter().find(|one| one.hash() == *wanted).cloned();
+    let known = |wanted: &Hash| world.known(wanted).cloned();
     let history = world.history();
     let mut violations = world.violations();
     if refused.is_none() && violations.is_empty() {

@@ -96,8 +96,8 @@ pub struct World {
     requests: Mutex<BTreeSet<String>>,
     met: Mutex<BTreeMap<&'static str, u64>>,
     /// The definitions that the workflow's name stands for at times: that of the deployment, then those that people put. They have
-    /// other hashes and the same steps.
-    pub(crate) definitions: Vec<Arc<Workflow>>,
+    /// other hashes and the same steps. A hash is made once, because a run looks for a definition at each save.
+    pub(crate) definitions: Vec<(Hash, Arc<Workflow>)>,
     /// Which of them was active, from which time on (milliseconds from the beginning of the run); `None`: the name was retired.
     active: Mutex<Vec<(u64, Option<Hash>)>>,
     /// What a process read first, for a defect.
@@ -164,7 +164,11 @@ impl World {
             requests: Mutex::default(),
             met: Mutex::default(),
             active: Mutex::new(vec![(0, Some(plan.workflow.hash()))]),
-            definitions: definitions(&plan.workflow).into_iter().chain(plan.children.iter().cloned()).collect(),
+            definitions: definitions(&plan.workflow)
+                .into_iter()
+                .chain(plan.children.iter().cloned())
+                .map(|one| (one.hash(), one))
+                .collect(),
             stale: Mutex::default(),
             busy: AtomicUsize::new(0),
             plan,
@@ -215,8 +219,18 @@ impl World {
 
     /// The definition of an order.
     pub(crate) fn definition(&self, task: &Task) -> Arc<Workflow> {
-        let own = self.definitions.iter().find(|one| one.hash() == task.workflow_hash);
+        let own = self.known(&task.workflow_hash);
         Arc::clone(own.unwrap_or(&self.plan.workflow))
+    }
+
+    /// The definition with this hash.
+    pub(crate) fn known(&self, hash: &Hash) -> Option<&Arc<Workflow>> {
+        self.definitions.iter().find(|(its, _)| its == hash).map(|(_, one)| one)
+    }
+
+    /// The definitions that the workflow's name may stand for, with their hashes.
+    pub(crate) fn own_definitions(&self) -> Vec<&(Hash, Arc<Workflow>)> {
+        self.definitions.iter().filter(|(_, one)| one.name == self.plan.workflow.name).collect()
     }
 
     /// The step that a request is about: no step of a child has the name of one of its parent's.

@@ -14,7 +14,6 @@ use shared::order::Id;
 use shared::queues;
 use shared::task::{ProcessState, Task};
 use shared::time::SignedDuration;
-use shared::workflow::{Hash, Workflow};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError};
@@ -98,8 +97,8 @@ pub(crate) fn run(plan: Plan, options: &RunOptions) -> Run {
     let history = world.history.into_inner().unwrap_or_else(PoisonError::into_inner);
     let mut violations = world.violations.into_inner().unwrap_or_else(PoisonError::into_inner);
     let workflow = Arc::clone(&world.plan.workflow);
-    let known: BTreeMap<Hash, &Arc<Workflow>> = world.definitions.iter().map(|one| (one.hash(), one)).collect();
-    violations.extend(history.check(|wanted| known.get(wanted).map(|workflow| Arc::clone(workflow))));
+    let known: BTreeMap<_, _> = world.definitions.into_iter().collect();
+    violations.extend(history.check(|wanted| known.get(wanted).cloned()));
     let orders = orders.iter().map(|order| order_run(order, &history)).collect();
     let trace = world.trace.into_inner().unwrap_or_else(PoisonError::into_inner);
     Run {
