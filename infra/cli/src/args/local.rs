@@ -228,7 +228,7 @@ pub struct Bench {
     /// What a write survives once it has been answered
     #[arg(long, value_enum, default_value_t = Kept::Power)]
     pub durability: Kept,
-    /// Keep everything in memory and skip the parts that kill a system, because nothing would survive
+    /// Keep all data in memory, and skip the measurements that kill the system, because its data would be lost
     #[arg(long)]
     pub memory: bool,
     /// Directory for the data [default: a new directory]
