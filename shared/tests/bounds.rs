@@ -3,7 +3,7 @@
 //! send. `SEED=n` plays one seed.
 
 use crate::support::*;
-use contract::memory::MemoryStore;
+use contract::memory::{MemoryStore, bytes};
 use serde_json::{Value, json};
 use shared::decision::{Act, Event, Refusal, What};
 use shared::engine::{Engine, Handled};
@@ -111,10 +111,6 @@ impl World {
     }
 }
 
-fn bytes(task: &Task) -> usize {
-    serde_json::to_string(task).unwrap().len()
-}
-
 fn long(bytes: usize) -> Value {
     json!({ "x": "x".repeat(bytes - 8) })
 }
@@ -191,8 +187,9 @@ async fn no_sequence_of_acts_and_replies_makes_a_record_that_cannot_be_written()
                 world.sweep(&engine).await.unwrap_or_else(|error| panic!("SEED={seed}, round {round}: {error}"));
             }
             let task = world.task();
-            longest = longest.max(bytes(&task));
-            assert!(bytes(&task) <= task.most_bytes(), "SEED={seed}, round {round}");
+            let bytes = bytes(&task);
+            longest = longest.max(bytes);
+            assert!(bytes <= task.most_bytes(), "SEED={seed}, round {round}");
             world.sent();
         }
     }

@@ -166,7 +166,7 @@ fn every_refusal_names_its_line_and_says_what_to_write_instead() {
 // B3: the reference workflow, as the repository holds it.
 #[test]
 fn the_workflow_of_the_repository_is_accepted() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../workflows/order.toml");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../workflows/order.toml");
     let known = Known { agents: &["inventory", "fraud", "payment", "shipping"], inputs: &["order"] };
     let workflow = parse("order.toml", &std::fs::read_to_string(path).unwrap(), known).unwrap();
     let names: Vec<_> =

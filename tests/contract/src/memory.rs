@@ -103,6 +103,16 @@ impl<B> Behind<B> {
     }
 }
 
+/// Length of the record of `task`, in bytes of JSON.
+///
+/// # Panics
+///
+/// Never: a task has only string keys.
+#[must_use]
+pub fn bytes(task: &Task) -> usize {
+    serde_json::to_string(task).expect("a task has only string keys").len()
+}
+
 /// A page of an index. A full page has a cursor even if nothing follows, as with DynamoDB.
 pub fn page(mut rows: Vec<(Timestamp, Id)>, limit: u32, cursor: Option<&str>) -> DuePage {
     let key = |(at, id): &(Timestamp, Id)| format!("{:020}/{id}", at.as_millisecond());
@@ -142,7 +152,7 @@ impl<B: Between> StateStore for Behind<B> {
 
     async fn save(&self, task: &Task, seen: u64) -> Result<Saved, Error> {
         self.call("save", &[&task.id]).await?;
-        let bytes = serde_json::to_string(task).expect("a task has only string keys").len();
+        let bytes = bytes(task);
         if bytes > task.most_bytes() {
             let (what, limit) = (format!("the record of order {}", task.id), task.most_bytes());
             return Err(Error::TooLarge { what, bytes, limit });
