@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 const FUNCTIONS: [&str; 5] = ["submit", "scheduler", "agent", "supervisor", "operator"];
 
 /// Our packages that are never in Lambda: the laptop and the laboratory.
-const NOT_DEPLOYED: [&str; 12] = [
+const NOT_DEPLOYED: [&str; 13] = [
     "stepwarden",
     "stepwarden-contract",
     "stepwarden-embedded",
@@ -19,6 +19,7 @@ const NOT_DEPLOYED: [&str; 12] = [
     "stepwarden-model",
     "stepwarden-remotes",
     "stepwarden-retry",
+    "stepwarden-shared-tests",
     "stepwarden-simulation",
     "stepwarden-testkit",
     "stepwarden-tests",

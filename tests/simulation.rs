@@ -10,6 +10,9 @@ use stepwarden_simulation::{
     ADAPTER_EVERY, Allowed, Class, Defect, Mishap, RunOptions, Settings, Trouble, run, shrink, simulate, workflows,
 };
 
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// How many failing runs are made small until one needs few faults.
 const TRIES: usize = 5;
 
