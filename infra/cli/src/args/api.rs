@@ -198,7 +198,7 @@ pub struct Get {
     #[arg(long, value_name = "STATE", conflicts_with_all = ["full", "raw", "output"])]
     #[arg(value_parser = ["all", "to_do", "open", "done", "failed", "undone", "stuck"])]
     pub items: Option<String>,
-    /// The step with the list, if the order has several
+    /// The step whose list to show; needed only if several steps of the order have lists
     #[arg(long, requires = "items")]
     pub step: Option<String>,
     /// Continue `--items` where the last page ended
