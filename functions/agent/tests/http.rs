@@ -172,7 +172,7 @@ async fn a_call_is_what_the_file_says() {
     assert_eq!(serde_json::from_str::<Value>(&undone.3).unwrap(), wanted);
 }
 
-// A2: what answers mean. The rules for statuses are a table in shared/src/workflow/http.rs.
+// A2: what answers mean. The rules for statuses are a table in shared/tests/http_calls.rs.
 #[tokio::test]
 async fn answers_are_distinguished() {
     let server = Server::start().await;
