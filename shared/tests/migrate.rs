@@ -290,6 +290,19 @@ fn a_later_wish_replaces_one_that_waits_and_the_own_hash_withdraws_it() {
         .is("Processing a=Processed#1 b=Processing#1 c=Pending d=Pending", "do b#1, notice StepCompleted");
 }
 
+// Nothing moves the order afterwards.
+#[test]
+fn a_resubmission_under_the_present_definition_withdraws_the_wish_for_another() {
+    let late = format!("on_failure = \"error\"\n{}", PAID.replace("1h", "1s"));
+    let mut bench = Bench::claimed(&late);
+    bench.done("a").at(5000).supervise();
+    let own = bench.workflow.clone();
+    asked(&mut bench, &workflow(&late.replace("10s", "20s")), true);
+    assert!(bench.task.migration.is_some());
+    asked(&mut bench, &own, true);
+    assert_eq!((bench.task.migration.clone(), bench.task.process_state().name()), (None, "Pending"));
+}
+
 // Only the wish held up the end, so nothing else would bring it.
 #[test]
 fn a_withdrawn_wish_lets_the_order_end() {
