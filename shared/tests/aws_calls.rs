@@ -1,3 +1,5 @@
+//! The table of AWS services, what their errors mean, and how a function is named.
+
 use shared::workflow::aws::*;
 use shared::workflow::http::Meaning;
 

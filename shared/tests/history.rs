@@ -1,3 +1,5 @@
+//! What an entry of the history looks like, and that the history is bounded.
+
 use shared::history::*;
 
 #[test]

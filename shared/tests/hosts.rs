@@ -1,3 +1,5 @@
+//! Which hosts a deployment allows.
+
 use shared::workflow::hosts::*;
 
 // Security: an entry means the name itself, or what is below it, and nothing that only looks like it.

@@ -1,3 +1,5 @@
+//! What statuses mean, how values stand in URLs, and which addresses are never called.
+
 use shared::expression::Template;
 use shared::workflow::http::*;
 use std::net::IpAddr;

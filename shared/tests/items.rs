@@ -1,3 +1,5 @@
+//! The record of a list: short, and read as it was written.
+
 use shared::items::*;
 use shared::time::Timestamp;
 use shared::workflow::Hash;

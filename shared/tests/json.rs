@@ -1,3 +1,5 @@
+//! Reading JSON strictly, bounded in depth, and writing it.
+
 use serde_json::{Value, json};
 use shared::json::*;
 

@@ -1,3 +1,5 @@
+//! Ids, labels and hashes of orders.
+
 use serde_json::json;
 use shared::order::*;
 

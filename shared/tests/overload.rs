@@ -1,3 +1,5 @@
+//! When new orders are refused, for which queue, and for how long, as tables.
+
 use shared::order::Id;
 use shared::overload::*;
 use shared::pools::Layout;

@@ -1,3 +1,5 @@
+//! What a workflow's name means after activations, rollbacks, retirements and deployments.
+
 use Change::{Activate, Retire, Rollback};
 use shared::registry::*;
 use shared::time::Timestamp;

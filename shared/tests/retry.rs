@@ -1,3 +1,5 @@
+//! The rungs of the retry ladder.
+
 use shared::retry::*;
 use shared::time::SignedDuration;
 

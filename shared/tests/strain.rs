@@ -1,3 +1,5 @@
+//! When an agent is strained, and how its back-off is stretched, as tables.
+
 use shared::strain::*;
 use shared::time::{SignedDuration, Timestamp};
 

@@ -1,3 +1,5 @@
+//! Which trace contexts are accepted.
+
 use shared::trace::*;
 
 #[test]

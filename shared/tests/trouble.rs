@@ -1,3 +1,5 @@
+//! Which steps of an order are in trouble.
+
 use shared::history::{Entry, Kind};
 use shared::order;
 use shared::step::State;
@@ -19,7 +21,7 @@ fn a_step_that_was_held_back_is_in_trouble() {
         shard: 0,
     };
     let mut task = Task::new(submission, &workflow, "2026-01-01T00:00:00Z".parse().unwrap());
-    assert!(trouble(&task, &workflow).is_empty(), "nobody has tried it");
+    assert!(trouble(&task, &workflow).is_empty(), "no attempt was made");
     task.steps[0].error = Some("the circuit breaker of `x` is open".into());
     task.steps[0].state = State::UndoPending { not_before: None };
     assert!(trouble(&task, &workflow).is_empty(), "the error is that of the way forward");

@@ -1,3 +1,5 @@
+//! Text that acts on a terminal.
+
 use shared::visible::*;
 
 #[test]

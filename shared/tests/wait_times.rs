@@ -1,3 +1,5 @@
+//! How long a step waits: durations and times, in all units.
+
 use serde_json::{Value, json};
 use shared::expression::Mapping;
 use shared::workflow::wait::*;
