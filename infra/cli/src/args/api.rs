@@ -129,7 +129,7 @@ pub struct By {
     /// Operator's name; ignored if the token or your AWS identity names one [default: your user name on this machine]
     #[arg(long)]
     pub by: Option<String>,
-    /// Reason for the act; if it is on an order, the order's history keeps the reason
+    /// Reason for the act; the order's history keeps the reason of an act on one order
     #[arg(long)]
     pub reason: String,
 }

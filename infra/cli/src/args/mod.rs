@@ -47,7 +47,7 @@ pub struct Cli {
     /// What to do.
     #[command(subcommand)]
     pub command: Option<Command>,
-    /// Folder of workflow files [default: workflows/ in this folder if it exists, else the built-in workflows]
+    /// Folder of workflow files [default: ./workflows if it exists, else the built-in workflows]
     #[arg(long, global = true, value_name = "DIR")]
     pub workflows: Option<PathBuf>,
 }
