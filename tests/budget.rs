@@ -76,7 +76,7 @@ fn within_budget(what: &str, counts: &Counts, most: u64) {
 #[tokio::test(start_paused = true)]
 async fn a_three_step_order_costs_at_most_seven_calls_and_seven_sends() {
     let world = World::start(&[three_noops("60s")], None).await;
-    let submit = &*world.submit.engine;
+    let submit = &world.submitting;
     // The five calls that write, and no others.
     within_budget("one process", &cost(&world, "one", &[submit]).await, 5);
     let scheduler = world.engine("scheduler", 1000, None);
@@ -104,7 +104,7 @@ async fn replies_that_are_ready_together_leave_in_one_request() {
     for n in 0..ORDERS {
         world.accept("noops", &format!("together-{n}"), json!({"n": n})).await;
     }
-    let engine = &*world.submit.engine;
+    let engine = &world.submitting;
     assert!(world.deliver("scheduler", engine).await);
     let before = world.endpoints.counts();
     assert!(world.deliver("agent-noop", engine).await);
@@ -131,7 +131,10 @@ async fn a_batch_of_unknown_orders_is_read_in_two_requests() {
     world.pass(SignedDuration::from_mins(5));
     let supervisor = world.engine("supervisor", 1000, None);
     let before = world.endpoints.counts();
-    let swept = Supervisor::new(&supervisor, Settings::new(1, Duration::from_secs(20))).sweep().await.unwrap();
+    let swept = Supervisor::new(&supervisor, &*supervisor.store, Settings::new(1, Duration::from_secs(20)))
+        .sweep()
+        .await
+        .unwrap();
     let counts = world.endpoints.counts().since(&before);
     assert_eq!(swept.expired as u64, ORDERS, "{swept:?}");
     assert_eq!(dynamodb(&counts, "BatchGetItem"), 1, "{counts:#?}");
@@ -144,7 +147,7 @@ async fn a_happy_order_changes_the_due_index_twice() {
     let order = include_str!("../workflows/order.toml").to_owned();
     let world = World::start(&[three_noops("60s"), order], Some(observer)).await;
     let ids = [world.accept("noops", "a", json!({})).await, world.accept("order", "b", northwind(0)).await];
-    world.settle(&world.submit.engine).await;
+    world.settle(&world.submitting).await;
     let saved = saved.lock().unwrap();
     for id in &ids {
         let versions: Vec<_> = saved.iter().filter(|task| task.id == *id).collect();
@@ -183,7 +186,7 @@ async fn the_task_of_a_real_order_stays_under_one_kilobyte() {
         let submission = submit::submission::parse(body.to_string().as_bytes()).unwrap();
         world.submit.accept(shared::order::DEFAULT_TENANT, &format!("demo-{n}"), submission).await.unwrap();
     }
-    world.settle(&world.submit.engine).await;
+    world.settle(&world.submitting).await;
     let saved = saved.lock().unwrap();
     assert_eq!(saved.iter().filter(|task| task.process_state() == ProcessState::Processed).count(), 20);
     let weigh = |task: &Task| -> usize {

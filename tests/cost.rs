@@ -557,14 +557,14 @@ impl Waits {
             world.pass(every);
             for id in &ids {
                 // As the route does, whose address only the record can prove.
-                world.submit.engine.store.load(id).await.unwrap();
+                world.submitting.store.load(id).await.unwrap();
                 world.submit.beat(id, "a", 1, Progress::default()).await.unwrap();
                 self.invoked(true);
             }
             // A sweep that finds the old CompleteBy, which the skew of the clocks puts off.
             tokio::time::advance(std::time::Duration::from_millis(100)).await;
             let settings = supervisor::Settings::new(1, std::time::Duration::from_secs(20));
-            supervisor::handler(&self.supervisor, settings).await.unwrap();
+            supervisor::handler(&self.supervisor, &*self.supervisor.store, settings).await.unwrap();
             self.bench.meter.lock().unwrap().end();
         }
         world.no_faults();
@@ -602,7 +602,7 @@ impl Waits {
     /// One sweep, whose own reads are those of every idle one, and then what it sent.
     async fn sweep(&self, most: i32) {
         let settings = supervisor::Settings::new(1, std::time::Duration::from_secs(20));
-        supervisor::handler(&self.supervisor, settings).await.unwrap();
+        supervisor::handler(&self.supervisor, &*self.supervisor.store, settings).await.unwrap();
         self.invoked(false);
         self.settle(most).await;
     }

@@ -22,7 +22,7 @@ async fn accept(world: &World, tenant: &str, key: &str) -> Id {
 async fn a_tenants_backlog_does_not_hold_up_the_order_of_another() {
     const BACKLOG: usize = 2500;
     let world = World::start(&[three_noops("3600s")], None).await;
-    let engine = &*world.submit.engine;
+    let engine = &world.submitting;
     let task = world.task(&accept(&world, "large", "one").await).await;
     let workflow = engine.workflow(&task.workflow_hash).await.unwrap();
     world.deliver("scheduler", engine).await;
@@ -103,5 +103,5 @@ async fn without_classes_there_is_one_queue() {
     world.deliver("scheduler-high", &engine).await;
     assert_eq!(["agent-noop-high", "agent-noop"].map(|q| crate::support::queued(&world.endpoints, q)), [0, 1]);
     world.settle(&engine).await;
-    assert_eq!(world.submit.engine.store.load(&id).await.unwrap().unwrap().process_state(), ProcessState::Processed);
+    assert_eq!(world.submitting.store.load(&id).await.unwrap().unwrap().process_state(), ProcessState::Processed);
 }

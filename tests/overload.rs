@@ -32,7 +32,7 @@ async fn refused(world: &World, workflow: &str, key: &str) -> Option<String> {
     assert_eq!((problem.status, problem.code), (429, "overloaded"), "{problem:?}");
     assert!(problem.retry_after_s.is_some_and(|s| s > 0), "{problem:?}");
     let id = Id::derive(shared::order::DEFAULT_TENANT, key);
-    assert!(world.submit.engine.store.load(&id).await.unwrap().is_none(), "nothing is written");
+    assert!(world.submitting.store.load(&id).await.unwrap().is_none(), "nothing is written");
     Some(problem.detail.split('`').nth(1).unwrap().to_owned())
 }
 
@@ -112,7 +112,7 @@ async fn what_a_message_tells_is_bounded_and_of_its_own_queue() {
         "outcome": "done", "output": null});
     world.send("replies", &reply.to_string()).await;
     world.deliver("replies", &scheduler).await;
-    let waits = world.submit.engine.store.agents().await.unwrap().waits;
+    let waits = world.submitting.store.agents().await.unwrap().waits;
     assert_eq!(waits["agent-noop"][shared::order::DEFAULT_TENANT].ms, 6000, "{waits:?}");
 
     let urgent = json!({"workflow": "noops", "input": {}, "priority": "high"}).to_string();
@@ -122,7 +122,7 @@ async fn what_a_message_tells_is_bounded_and_of_its_own_queue() {
     world.send("scheduler", &cancel).await;
     advance(SECOND * 9).await;
     world.deliver("scheduler", &scheduler).await;
-    let waits = world.submit.engine.store.agents().await.unwrap().waits;
+    let waits = world.submitting.store.agents().await.unwrap().waits;
     assert!(waits.contains_key("scheduler") && !waits.contains_key("scheduler-high"), "{waits:?}");
 }
 
@@ -160,7 +160,7 @@ async fn delays_and_redeliveries_do_not_count_as_load() {
 #[tokio::test(start_paused = true)]
 async fn the_guard_can_be_switched_off() {
     let world = World::start_with(&[three_noops(TIMEOUT)], None, SignedDuration::ZERO).await;
-    let engine = &world.submit.engine;
+    let engine = &world.submitting;
     engine.store.note_wait("scheduler", &a_minute(&world)).await.unwrap();
     assert_eq!(refused(&world, "noops", "a").await, None);
     advance(SECOND * 60).await;
@@ -175,7 +175,7 @@ async fn the_guard_can_be_switched_off() {
 async fn a_sweep_leaves_what_waits_in_a_long_queue_to_it() {
     let (world, scheduler) = world().await;
     let watcher = world.engine("supervisor", 1, None);
-    let mut supervisor = Supervisor::new(&watcher, Settings::new(1, Duration::from_secs(60)));
+    let mut supervisor = Supervisor::new(&watcher, &*watcher.store, Settings::new(1, Duration::from_secs(60)));
     let urgent = json!({"workflow": "noops", "input": {}, "priority": "high"}).to_string();
     let urgent = submit::submission::parse(urgent.as_bytes()).unwrap();
     world.submit.accept(shared::order::DEFAULT_TENANT, "urgent", urgent).await.unwrap();
@@ -203,7 +203,7 @@ async fn a_sweep_leaves_what_waits_in_a_long_queue_to_it() {
 #[tokio::test(start_paused = true)]
 async fn an_order_by_message_waits_and_is_never_given_up() {
     let (world, scheduler) = world().await;
-    let engine = &world.submit.engine;
+    let engine = &world.submitting;
     for (key, noted) in [("patient", 1000), ("eased", 1)] {
         for n in 0..3 {
             let body = json!({"idempotency_key": format!("{key}-{n}"), "workflow": "noops", "input": {}}).to_string();
@@ -261,7 +261,7 @@ async fn under_load(overload_age: SignedDuration) -> Run {
     assert_eq!(workflow.matches(ladder).count(), 3);
     let world = World::start_with(&[workflow], None, overload_age).await;
     let (scheduler, watcher) = (world.engine("scheduler", 1000, None), world.engine("supervisor", 1, None));
-    let mut supervisor = Supervisor::new(&watcher, Settings::new(1, Duration::from_secs(60)));
+    let mut supervisor = Supervisor::new(&watcher, &*watcher.store, Settings::new(1, Duration::from_secs(60)));
     let mut run = Run::default();
     let mut open: Vec<Id> = Vec::new();
     for tick in 0..MOST {

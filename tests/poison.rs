@@ -76,7 +76,7 @@ async fn corrupt_and_foreign_messages_on_every_queue_are_set_aside_and_alerted()
 #[tokio::test(flavor = "multi_thread")]
 async fn a_poison_record_never_fails_its_neighbours() {
     let world = World::with_trip().await;
-    let engine = &world.submit.engine;
+    let engine = &world.submitting;
     let a = world.accept("trip", "a", json!({"total_cents": 1})).await;
     let b = world.accept("trip", "b", json!({"total_cents": 1})).await;
     let future = json!({"type": "reply", "task_id": a, "step": "charge", "attempt": 7, "outcome": "done"}).to_string();
@@ -113,7 +113,7 @@ async fn only_replies_count_on_the_queue_of_replies() {
     let cancel = json!({"type": "cancel", "task_id": id, "by": "agent", "reason": "none of its business"}).to_string();
     let wake = wake(&id.0);
     let batch = event("replies", &[("1", &wake), ("2", &cancel)]);
-    let response = world.handle("replies", &world.submit.engine, batch).await;
+    let response = world.handle("replies", &world.submitting, batch).await;
     assert_eq!(response.batch_item_failures, []);
     assert_eq!(world.task(&id).await.version, 0);
     let aside = set_aside(&world).await;
@@ -124,7 +124,7 @@ async fn only_replies_count_on_the_queue_of_replies() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_store_that_fails_for_one_record_fails_only_that_record() {
     let world = World::with_trip().await;
-    let engine = &world.submit.engine;
+    let engine = &world.submitting;
     let mut ids: Vec<Id> = Vec::new();
     for key in ["a", "b", "c"] {
         ids.push(world.accept("trip", key, json!({"total_cents": 1})).await);
@@ -153,7 +153,7 @@ async fn a_message_about_an_unknown_task_is_set_aside() {
     let definition = format!("workflow#{}", world.task(&id).await.workflow_hash);
     let bodies = [definition.as_str(), "", &"x".repeat(4000), "lease#nobody"].map(wake);
     let batch: Vec<_> = bodies.iter().map(|body| ("m", body.as_str())).collect();
-    let response = world.handle("scheduler", &world.submit.engine, event("scheduler", &batch)).await;
+    let response = world.handle("scheduler", &world.submitting, event("scheduler", &batch)).await;
     assert_eq!(response.batch_item_failures, []);
     let aside = set_aside(&world).await;
     assert_eq!(aside.len(), bodies.len());
@@ -168,7 +168,7 @@ async fn a_submission_that_the_store_fails_is_redelivered_and_its_neighbours_are
     let (a, b) = (body("a"), body("b"));
     let unlucky = Id::derive(shared::order::DEFAULT_TENANT, "b").0;
     world.faults("TransactWriteItems", move |_, body| body.contains(&unlucky).then_some(Fault::Throttle));
-    let engine = &world.submit.engine;
+    let engine = &world.submitting;
     let response = world.handle("submissions", engine, event("submissions", &[("a", &a), ("b", &b)])).await;
     world.no_faults();
     let failed: Vec<_> = response.batch_item_failures.iter().map(|f| f.item_identifier.as_str()).collect();
@@ -187,7 +187,7 @@ async fn a_message_that_cannot_be_set_aside_is_redelivered() {
     let good = wake(&id.0);
     world.faults("SendMessageBatch", |_, body| body.contains("set-aside").then_some(Fault::InternalError));
     let batch = event("scheduler", &[("good", &good), ("bad", "{")]);
-    let response = world.handle("scheduler", &world.submit.engine, batch).await;
+    let response = world.handle("scheduler", &world.submitting, batch).await;
     world.no_faults();
     let failed: Vec<_> = response.batch_item_failures.iter().map(|f| f.item_identifier.as_str()).collect();
     assert_eq!(failed, ["bad"]);
@@ -199,7 +199,7 @@ async fn a_message_that_cannot_be_set_aside_is_redelivered() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_of_any_size_and_content_is_set_aside() {
     let world = World::with_trip().await;
-    let engine = &world.submit.engine;
+    let engine = &world.submitting;
     let most = 1024 * 1024;
     let bodies = [
         "\"".repeat(most),

@@ -18,11 +18,8 @@ use shared::task::ProcessState;
 use shared::time::SignedDuration;
 use shared::workflow::Hash;
 use std::sync::Arc;
-use stepwarden_aws::{DynamoStore, SqsMessenger};
 use stepwarden_embedded::Fault;
 use submit::Submit;
-
-type Instance = Submit<DynamoStore, SqsMessenger>;
 
 const NAME: &str = "noops";
 
@@ -57,9 +54,9 @@ impl System {
     }
 
     /// Another instance of submit, of a deployment with the same workflows.
-    fn instance(&self, name: &str) -> Instance {
+    fn instance(&self, name: &str) -> Submit {
         Submit {
-            engine: Arc::new(self.world.engine(name, 10, None)),
+            engine: self.world.engine(name, 10, None).engine,
             workflows: self.world.submit.workflows.clone(),
             reply_queues: self.world.config.reply_queues.clone(),
             shards: 1,
@@ -119,13 +116,13 @@ impl System {
     }
 }
 
-async fn accept(submit: &Instance, key: &str, workflow: Option<&str>) -> Result<Id, Problem> {
+async fn accept(submit: &Submit, key: &str, workflow: Option<&str>) -> Result<Id, Problem> {
     let body = json!({"workflow": workflow, "input": {"n": 1}}).to_string();
     submit.accept(DEFAULT_TENANT, key, submit::submission::parse(body.as_bytes())?).await
 }
 
 /// What becomes of an order by message: whether it comes again, and what was set aside so far.
-async fn by_message(system: &System, submit: &Instance, key: &str, workflow: &str) -> (bool, usize) {
+async fn by_message(system: &System, submit: &Submit, key: &str, workflow: &str) -> (bool, usize) {
     let body = json!({"idempotency_key": key, "workflow": workflow, "input": {"n": 1}}).to_string();
     let response = submit::queue_handler(submit, event("submissions", &[("m", &body)])).await;
     let mut aside = 0;

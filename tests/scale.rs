@@ -13,7 +13,7 @@ use shared::decision::{Decision, Event, Turn};
 use shared::engine::{self, Engine};
 use shared::message::{Effect, Wake};
 use shared::order::{Id, Order};
-use shared::ports::{Created, DuePage, Error, Messenger, Saved, StateStore};
+use shared::ports::{Created, DuePage, Error, Messenger, Saved, StateStore, async_trait};
 use shared::scheduler::schedule;
 use shared::task::{LOOK_AHEAD, MAX_SHARDS, Task, moved};
 use shared::time::{SignedDuration, Timestamp, plus};
@@ -273,6 +273,7 @@ impl Synthetic {
     }
 }
 
+#[async_trait]
 impl StateStore for Synthetic {
     async fn create(&self, _: &Order, _: &Task) -> Result<Created, Error> {
         unreachable!("a supervisor takes no orders")
@@ -321,6 +322,10 @@ impl StateStore for Synthetic {
         self.write(k, true, &task.id.0).await?;
         self.state().put_off.insert(k, due);
         Ok(())
+    }
+
+    async fn attention(&self, _: u32, _: Option<&str>) -> Result<DuePage, Error> {
+        unreachable!("only the supervisor runs")
     }
 
     async fn due(&self, shard: u16, now: Timestamp, limit: u32, cursor: Option<&str>) -> Result<DuePage, Error> {
@@ -421,6 +426,7 @@ impl LeaseStore for Synthetic {
 /// The queue of Wakes: counts messages, which arrive after whole seconds, or are dropped.
 struct Queue(Arc<Mutex<State>>);
 
+#[async_trait]
 impl Messenger for Queue {
     async fn send(&self, effects: Vec<Effect>) -> Vec<Result<(), Error>> {
         {
@@ -472,18 +478,18 @@ impl Report {
 
 /// Starts the supervisor once a minute, as the schedule does, until nothing is overdue.
 async fn run(plan: Plan) -> Report {
-    let store = Synthetic::new(plan);
+    let store = Arc::new(Synthetic::new(plan));
     let (state, begun) = (Arc::clone(&store.state), store.begun);
     let clock = Arc::new(move || plus(epoch(), SignedDuration::try_from(begun.elapsed()).unwrap()));
     let config = engine::Config { cache: 1, ..contract::settings("v", clock) };
-    let engine = Engine::new(store, Queue(Arc::clone(&state)), config);
+    let engine = Engine::new(Arc::clone(&store) as _, Arc::new(Queue(Arc::clone(&state))), config);
     let settings = Settings::new(plan.shards, MINUTE);
     let mut report = Report { bill: Bill::default(), sweeps: Vec::new(), ahead: 0, failed: 0, took: Duration::ZERO };
     let mut left = plan.overdue;
     loop {
         let start = Instant::now();
         let small = state.lock().unwrap().tenants[1];
-        let supervisor = Supervisor::new(&engine, settings);
+        let supervisor = Supervisor::new(&engine, &*store, settings);
         let mut supervisor = supervisor.stopping_at(start + FUNCTION_TIMEOUT - LAST_PAGE);
         let patrol = Box::pin(supervisor.patrol(Duration::ZERO, start));
         let swept = timeout(FUNCTION_TIMEOUT, patrol).await.expect("Lambda killed the function").unwrap();

@@ -252,7 +252,7 @@ async fn a_recorded_order_whose_messages_are_lost_is_recovered() {
         let upgraded = Upgraded::with(version, "task-claimed").await;
         *upgraded.now.lock().unwrap() += SignedDuration::from_mins(10);
         let settings = Settings::new(upgraded.config.shards, std::time::Duration::from_secs(60));
-        let sweep = supervisor::handler(&upgraded.engine, settings).await.unwrap();
+        let sweep = supervisor::handler(&upgraded.engine, &*upgraded.engine.store, settings).await.unwrap();
         assert_eq!((sweep.expired, sweep.failed, sweep.stood_by), (2, 0, false));
         let task = upgraded.task().await;
         assert_eq!(task.steps.iter().map(|s| s.failures).collect::<Vec<_>>(), [1, 1, 0, 0]);
@@ -313,7 +313,7 @@ async fn a_record_of_a_later_version_is_refused_in_words_and_left_as_it_is() {
         state(&neighbour).send().await.unwrap();
         *upgraded.now.lock().unwrap() += SignedDuration::from_mins(10);
         let settings = Settings::new(upgraded.config.shards, std::time::Duration::from_secs(60));
-        let sweep = supervisor::handler(&upgraded.engine, settings).await.unwrap();
+        let sweep = supervisor::handler(&upgraded.engine, &*upgraded.engine.store, settings).await.unwrap();
         assert_eq!((sweep.expired, sweep.failed), (2, 1), "{unknown}");
         let key = AttributeValue::S(id.0.clone());
         let now = upgraded.clients.dynamodb.get_item().table_name("state").key("pk", key).send().await.unwrap();
@@ -322,7 +322,11 @@ async fn a_record_of_a_later_version_is_refused_in_words_and_left_as_it_is() {
             assert_eq!(now.get(column), then.get(column), "{unknown}: `{column}`");
         }
         // The record is no longer at the head of the index, and the reason is shown where an operator looks.
-        assert_eq!(supervisor::handler(&upgraded.engine, settings).await.unwrap().failed, 0, "{unknown}");
+        assert_eq!(
+            supervisor::handler(&upgraded.engine, &*upgraded.engine.store, settings).await.unwrap().failed,
+            0,
+            "{unknown}"
+        );
         let why = now["aside"].as_s().unwrap();
         assert!(why.contains(unknown) && why.contains("newer version"), "{unknown}: {why}");
         // The newer version is back: the note beside the record does not keep it from reading the record.
@@ -371,7 +375,11 @@ async fn a_damaged_record_is_not_taken_for_one_of_a_later_version() {
         *upgraded.now.lock().unwrap() += SignedDuration::from_mins(10);
         let settings = Settings::new(upgraded.config.shards, std::time::Duration::from_secs(60));
         for failed in [1, 0] {
-            assert_eq!(supervisor::handler(&upgraded.engine, settings).await.unwrap().failed, failed, "{what}");
+            assert_eq!(
+                supervisor::handler(&upgraded.engine, &*upgraded.engine.store, settings).await.unwrap().failed,
+                failed,
+                "{what}"
+            );
         }
     }
 }

@@ -9,7 +9,7 @@ use shared::engine::{Engine, Handled};
 use shared::message::{Effect, Reply};
 use shared::order::Id;
 use shared::pools::Layout;
-use shared::ports::{Created, Error, Messenger, Saved};
+use shared::ports::{Created, Error, Messenger, Saved, async_trait};
 use shared::task::Task;
 use shared::workflow::Workflow;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
@@ -58,6 +58,7 @@ impl Between for Network {
 #[derive(Default)]
 struct Queue(Mutex<Vec<(String, i64)>>);
 
+#[async_trait]
 impl Messenger for Queue {
     async fn send(&self, effects: Vec<Effect>) -> Vec<Result<(), Error>> {
         let request = |effect: &Effect| match effect {
@@ -74,8 +75,6 @@ struct World {
     queue: Arc<Queue>,
     now: Arc<AtomicI64>,
 }
-
-type Instance = Engine<Arc<Store>, Arc<Queue>>;
 
 impl World {
     /// Orders `ord_1` to `ord_N`, made by an instance that no longer exists.
@@ -94,12 +93,12 @@ impl World {
         world
     }
 
-    async fn accept(&self, door: &Instance, workflow: &Workflow, n: i64) {
+    async fn accept(&self, door: &Engine, workflow: &Workflow, n: i64) {
         let task = Task::new(submission(&format!("ord_{n}"), false), workflow, at(0));
         assert_eq!(door.create(&order(&task.id, n), &task).await.unwrap(), Created::New);
     }
 
-    fn instance(&self, name: &str) -> Instance {
+    fn instance(&self, name: &str) -> Engine {
         instance(name, &self.store, &self.queue, &self.now, Layout::new())
     }
 

@@ -12,7 +12,7 @@ use shared::message::{Effect, MAX_OUTPUT, NoticeKind, Outcome, Reply};
 use shared::operator::{MAX_INPUT, Outcome as Answer};
 use shared::order::Id;
 use shared::pools::Layout;
-use shared::ports::{Created, Error, Messenger, StateStore};
+use shared::ports::{Created, Error, Messenger, StateStore, async_trait};
 use shared::step::State;
 use shared::task::{MAX_RECORD, Phase, ProcessState, Task};
 use shared::workflow::Workflow;
@@ -46,6 +46,7 @@ struct Network {
     sent: Mutex<Vec<Effect>>,
 }
 
+#[async_trait]
 impl Messenger for Network {
     async fn send(&self, effects: Vec<Effect>) -> Vec<Result<(), Error>> {
         let mut dice = self.dice.lock().unwrap();
@@ -59,8 +60,6 @@ impl Messenger for Network {
         effects.into_iter().map(send).collect()
     }
 }
-
-type Instance = Engine<Arc<MemoryStore>, Arc<Network>>;
 
 struct World {
     store: Arc<MemoryStore>,
@@ -85,7 +84,7 @@ impl World {
         world
     }
 
-    fn instance(&self, name: &str) -> Instance {
+    fn instance(&self, name: &str) -> Engine {
         instance(name, &self.store, &self.network, &self.now, Layout::new())
     }
 
@@ -101,7 +100,7 @@ impl World {
         self.now.fetch_add(ms, Ordering::Relaxed);
     }
 
-    async fn sweep(&self, engine: &Instance) -> Result<(), Error> {
+    async fn sweep(&self, engine: &Engine) -> Result<(), Error> {
         engine.recover(&[id()], 1).await.pop().expect("one answer").map(drop)
     }
 

@@ -11,7 +11,7 @@ use shared::message::{Effect, Outcome, Reply, Wake};
 use shared::operator;
 use shared::order::{Id, Order};
 use shared::pools::Layout;
-use shared::ports::{Created, Error, Messenger, StateStore};
+use shared::ports::{Created, Error, Messenger, StateStore, async_trait};
 use shared::step::{Direction, State};
 use shared::task::{Phase, Task};
 use shared::time::SignedDuration;
@@ -83,6 +83,7 @@ impl Between for Faults {
 #[derive(Default)]
 struct Queues(Mutex<Vec<Effect>>);
 
+#[async_trait]
 impl Messenger for Queues {
     async fn send(&self, effects: Vec<Effect>) -> Vec<Result<(), Error>> {
         let answers = effects.iter().map(|_| Ok(())).collect();
@@ -93,7 +94,7 @@ impl Messenger for Queues {
 
 /// An order that starts another one.
 struct Family {
-    engine: Engine<Arc<Behind<Faults>>, Arc<Queues>>,
+    engine: Engine,
     store: Arc<Behind<Faults>>,
     queues: Arc<Queues>,
     now: Arc<AtomicI64>,

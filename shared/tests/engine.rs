@@ -11,7 +11,7 @@ use shared::engine::{Engine, Handled};
 use shared::message::{Effect, Outcome, Reply};
 use shared::order::Id;
 use shared::pools::Layout;
-use shared::ports::{Created, Error, Messenger, Saved};
+use shared::ports::{Created, Error, Messenger, Saved, async_trait};
 use shared::task::{ProcessState, Task};
 use shared::workflow::Workflow;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
@@ -122,6 +122,7 @@ impl Queues {
     }
 }
 
+#[async_trait]
 impl Messenger for Queues {
     async fn send(&self, effects: Vec<Effect>) -> Vec<Result<(), Error>> {
         tokio::task::yield_now().await;
@@ -144,8 +145,6 @@ struct World {
     workflow: Workflow,
 }
 
-type Instance = Engine<Arc<Store>, Arc<Queues>>;
-
 impl World {
     /// A world with tasks `ord_1` to `ord_N`.
     async fn new(text: &str, tasks: usize) -> Self {
@@ -166,11 +165,11 @@ impl World {
         world
     }
 
-    fn instance(&self, name: &str) -> Instance {
+    fn instance(&self, name: &str) -> Engine {
         self.instance_with(name, Layout::new())
     }
 
-    fn instance_with(&self, name: &str, pools: Layout) -> Instance {
+    fn instance_with(&self, name: &str, pools: Layout) -> Engine {
         instance(name, &self.store, &self.queues, &self.now, pools)
     }
 
@@ -199,7 +198,7 @@ fn reply(task: &str, step: &str, attempt: u32) -> (Id, Event) {
     (id(task), Event::Reply(Reply::new(id(task), step, attempt, done(json!({"of": step})))))
 }
 
-async fn one(engine: &Instance, event: (Id, Event)) -> Result<Handled, Error> {
+async fn one(engine: &Engine, event: (Id, Event)) -> Result<Handled, Error> {
     engine.handle(vec![event]).await.pop().unwrap()
 }
 

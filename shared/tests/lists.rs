@@ -20,7 +20,7 @@ use shared::message::{Effect, NoticeKind, Outcome, Reply, Request, Wake};
 use shared::operator;
 use shared::order::{Id, Order};
 use shared::pools::Layout;
-use shared::ports::{Created, Error, Messenger};
+use shared::ports::{Created, Error, Messenger, async_trait};
 use shared::step::Direction;
 use shared::task::{Phase, Task};
 use shared::time::SignedDuration;
@@ -118,6 +118,7 @@ struct Queues {
     refuses_notices: AtomicBool,
 }
 
+#[async_trait]
 impl Messenger for Queues {
     async fn send(&self, effects: Vec<Effect>) -> Vec<Result<(), Error>> {
         let send = |effect| {
@@ -133,7 +134,7 @@ impl Messenger for Queues {
 
 /// An order that starts one for each item of a list.
 struct Family {
-    engine: Engine<Arc<Behind<Faults>>, Arc<Queues>>,
+    engine: Engine,
     store: Arc<Behind<Faults>>,
     queues: Arc<Queues>,
     now: Arc<AtomicI64>,

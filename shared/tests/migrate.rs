@@ -14,7 +14,7 @@ use shared::migrate::{Rule, migrate, moved, plan};
 use shared::operator::Outcome;
 use shared::order::Id;
 use shared::pools::Layout;
-use shared::ports::{Error, Messenger};
+use shared::ports::{Error, Messenger, async_trait};
 use shared::step::{Kids, State};
 use shared::task::{Parent, Task};
 use shared::workflow::Workflow;
@@ -699,6 +699,7 @@ fn a_paused_order_migrates_too() {
 #[derive(Default)]
 struct Queues(Mutex<Vec<Effect>>);
 
+#[async_trait]
 impl Messenger for Queues {
     async fn send(&self, effects: Vec<Effect>) -> Vec<Result<(), Error>> {
         let answers = effects.iter().map(|_| Ok(())).collect();
@@ -725,7 +726,7 @@ struct World {
     store: Arc<Behind<Dies>>,
     queues: Arc<Queues>,
     now: Arc<AtomicI64>,
-    engine: Engine<Arc<Behind<Dies>>, Arc<Queues>>,
+    engine: Engine,
 }
 
 impl World {

@@ -11,7 +11,7 @@ use shared::message::{Effect, MAX_OUTPUT, Outcome, Reply, Request};
 use shared::order::Id;
 use shared::outputs::MAX_BESIDE;
 use shared::pools::Layout;
-use shared::ports::{Error, Messenger};
+use shared::ports::{Error, Messenger, async_trait};
 use shared::step::Direction;
 use shared::task::{ProcessState, Task};
 use shared::workflow::Workflow;
@@ -46,6 +46,7 @@ pub type Store = Behind<Counting>;
 #[derive(Default)]
 pub struct Sent(Mutex<Vec<Effect>>);
 
+#[async_trait]
 impl Messenger for Sent {
     async fn send(&self, effects: Vec<Effect>) -> Vec<Result<(), Error>> {
         let answers = effects.iter().map(|_| Ok(())).collect();
@@ -59,7 +60,7 @@ pub struct World {
     sent: Arc<Sent>,
     pub now: Arc<AtomicI64>,
     workflow: Workflow,
-    engine: Engine<Arc<Store>, Arc<Sent>>,
+    engine: Engine,
 }
 
 impl World {

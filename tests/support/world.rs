@@ -14,7 +14,7 @@ use shared::time::{SignedDuration, Timestamp};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use stepwarden_aws::batch::Response;
-use stepwarden_aws::{Clients, Config, DynamoStore, Engine, SqsMessenger, observed_engine, schema};
+use stepwarden_aws::{Clients, Config, Engine, SqsMessenger, observed_engine, schema};
 use stepwarden_embedded::{Call, Endpoints, Fault, FaultHook};
 use stepwarden_remotes::Remotes;
 use submit::Submit;
@@ -46,7 +46,9 @@ pub struct World {
     pub endpoints: Endpoints,
     pub clients: Clients,
     pub config: Config,
-    pub submit: Arc<Submit<DynamoStore, SqsMessenger>>,
+    pub submit: Arc<Submit>,
+    /// Its engine.
+    pub submitting: Engine,
     pub runtime: Runtime,
     pub messenger: SqsMessenger,
     pub remotes: Remotes,
@@ -96,10 +98,10 @@ impl World {
         let offset_ms = Arc::new(AtomicI64::new(0));
         let started = (Timestamp::now(), tokio::time::Instant::now());
         let clock = clock(started, &offset_ms);
-        let engine = Arc::new(observed_engine(&config, &clients, Arc::clone(&clock), observer));
+        let submitting = observed_engine(&config, &clients, Arc::clone(&clock), observer);
         let workflows = workflows.iter().map(|text| workflow(text)).map(|w| (w.name.clone(), w)).collect();
         let submit = Arc::new(Submit {
-            engine,
+            engine: Arc::clone(&submitting.engine),
             workflows,
             reply_queues: config.reply_queues.clone(),
             shards: 1,
@@ -111,7 +113,7 @@ impl World {
         let runtime =
             Runtime::new(agents::all(|name| format!("{url}/{name}"), &agents::Means::default()), settings, clock);
         let messenger = SqsMessenger::new(&clients, &config);
-        Self { endpoints, clients, config, submit, runtime, messenger, remotes, offset_ms, started }
+        Self { endpoints, clients, config, submit, submitting, runtime, messenger, remotes, offset_ms, started }
     }
 
     /// A world with a workflow in the shape of the reference whose deadlines are far away.
@@ -142,7 +144,7 @@ impl World {
     }
 
     pub async fn task(&self, id: &Id) -> Task {
-        self.submit.engine.store.load(id).await.unwrap().unwrap()
+        self.submitting.store.load(id).await.unwrap().unwrap()
     }
 
     pub fn url(&self, queue: &str) -> String {
@@ -193,7 +195,7 @@ impl World {
     /// The function of a queue on one batch.
     pub async fn handle(&self, queue: &str, engine: &Engine, event: SqsEvent) -> Response {
         match queue {
-            "submissions" => submit::queue_handler(&*self.submit, event).await,
+            "submissions" => submit::queue_handler(&self.submit, event).await,
             "scheduler" | "scheduler-high" | "replies" => scheduler::handler(engine, event).await,
             _ => agent::handler(&self.runtime, &self.messenger, event).await,
         }

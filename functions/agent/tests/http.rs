@@ -13,7 +13,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 use serde_json::{Value, json};
 use shared::message::{Effect, Outcome, Request};
-use shared::ports::Messenger;
+use shared::ports::{Messenger, async_trait};
 use shared::time::{SignedDuration, Timestamp};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -515,6 +515,7 @@ async fn an_attempt_that_called_is_not_deferred() {
 #[derive(Default)]
 struct Sent(Mutex<Vec<Effect>>);
 
+#[async_trait]
 impl Messenger for Sent {
     async fn send(&self, effects: Vec<Effect>) -> Vec<Result<(), shared::ports::Error>> {
         let answers = effects.iter().map(|_| Ok(())).collect();

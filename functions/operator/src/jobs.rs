@@ -18,7 +18,7 @@ use shared::job::{
 use shared::message::MAX_OUTPUT;
 use shared::operator::MAX_INPUT;
 use shared::order::Id;
-use shared::ports::{Error, JobStore};
+use shared::ports::Error;
 use shared::time::{SignedDuration, Timestamp, plus};
 use shared::workflow::Hash;
 use shared::workflow::file::MAX_NAME;

@@ -10,7 +10,6 @@ use shared::history::Kind;
 use shared::job::{Chunk, JobId};
 use shared::message::Outcome;
 use shared::order::Id;
-use shared::ports::JobStore;
 use shared::task::{Phase, ProcessState};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock};

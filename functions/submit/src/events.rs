@@ -15,7 +15,6 @@ use serde_json::{Map, Value};
 use shared::decision::{Declined, Event, Kept};
 use shared::engine::Handled;
 use shared::order::Id;
-use shared::ports::{Messenger, StateStore};
 use shared::task::MAX_EVENT;
 use shared::workflow::Workflow;
 use shared::workflow::file::MAX_NAME;
@@ -42,8 +41,8 @@ pub struct EventAccepted {
 }
 
 /// Gives the order `id` the event called `name`. A caller that lost the answer repeats the request.
-pub(crate) async fn post<S: StateStore, M: Messenger>(
-    submit: &Submit<S, M>,
+pub(crate) async fn post(
+    submit: &Submit,
     event: &ApiGatewayV2httpRequest,
     id: &str,
     name: &str,
@@ -65,7 +64,7 @@ pub(crate) async fn post<S: StateStore, M: Messenger>(
     Ok(json_answer(202, &accepted, &[("location", &accepted.status_url)]))
 }
 
-impl<S: StateStore, M: Messenger> Submit<S, M> {
+impl Submit {
     /// Gives an order an event, or recognises a repeated one. `by` is the person, if an authority vouches for that;
     /// returned if a step counts people.
     ///

@@ -10,7 +10,7 @@ use futures::future::join_all;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use shared::order::Id;
-use shared::ports::{Messenger, StateStore};
+use stepwarden_aws::BoxFuture;
 use stepwarden_aws::batch::{self, Record, Response};
 use stepwarden_aws::traces::{self, Senders, Span};
 
@@ -39,42 +39,44 @@ pub struct EventMessage {
 }
 
 /// Handles one batch. An unacceptable message is set aside with the reason; a temporary failure is redelivered.
-pub async fn handler<S: StateStore, M: Messenger>(submit: &Submit<S, M>, event: SqsEvent) -> Response {
-    let mut response = Response::default();
-    let (mut aside, mut news, mut ids, mut senders) = (Vec::new(), Vec::new(), Vec::new(), Senders::new());
-    let (events, records): (Vec<_>, Vec<_>) = batch::records(event).into_iter().partition(is_event);
-    // Read once for all. If it fails, each asks again.
-    let _ = submit.engine.pointers().await;
-    let answers = join_all(records.iter().map(|record| Box::pin(accept(submit, record)))).await;
-    for (record, answer) in records.into_iter().zip(answers) {
-        match answer {
-            Ok((accepted, traceparent)) => {
-                senders.extend(traceparent.map(|traceparent| (accepted.id.clone(), None, traceparent)));
-                news.push(accepted);
-                ids.push(record.message_id.clone());
+pub fn handler(submit: &Submit, event: SqsEvent) -> BoxFuture<'_, Response> {
+    Box::pin(async move {
+        let mut response = Response::default();
+        let (mut aside, mut news, mut ids, mut senders) = (Vec::new(), Vec::new(), Vec::new(), Senders::new());
+        let (events, records): (Vec<_>, Vec<_>) = batch::records(event).into_iter().partition(is_event);
+        // Read once for all. If it fails, each asks again.
+        let _ = submit.engine.pointers().await;
+        let answers = join_all(records.iter().map(|record| Box::pin(accept(submit, record)))).await;
+        for (record, answer) in records.into_iter().zip(answers) {
+            match answer {
+                Ok((accepted, traceparent)) => {
+                    senders.extend(traceparent.map(|traceparent| (accepted.id.clone(), None, traceparent)));
+                    news.push(accepted);
+                    ids.push(record.message_id.clone());
+                }
+                // Only an outage is worth a redelivery; a damaged record stays damaged.
+                Err(problem) if problem.code == "unavailable" => response.fail(&record.message_id),
+                Err(problem) => aside.push((record, why(&problem))),
             }
-            // Only an outage is worth a redelivery; a damaged record stays damaged.
-            Err(problem) if problem.code == "unavailable" => response.fail(&record.message_id),
-            Err(problem) => aside.push((record, why(&problem))),
         }
-    }
-    for n in traces::sending(senders, submit.announce(news)).await {
-        response.fail(&ids[n]);
-    }
-    // After the orders, which they may be for; one by one, because events of one order would race.
-    for record in events {
-        match deliver(submit, &record.body).await {
-            Ok(()) => {}
-            Err(problem) if problem.code == "unavailable" || is_soon(&problem) => response.fail(&record.message_id),
-            // Its order may be in this queue and come later.
-            Err(problem) if problem.code == "no_such_order" && !record.is_redelivered => {
-                response.fail(&record.message_id);
+        for n in traces::sending(senders, submit.announce(news)).await {
+            response.fail(&ids[n]);
+        }
+        // After the orders, which they may be for; one by one, because events of one order would race.
+        for record in events {
+            match deliver(submit, &record.body).await {
+                Ok(()) => {}
+                Err(problem) if problem.code == "unavailable" || is_soon(&problem) => response.fail(&record.message_id),
+                // Its order may be in this queue and come later.
+                Err(problem) if problem.code == "no_such_order" && !record.is_redelivered => {
+                    response.fail(&record.message_id);
+                }
+                Err(problem) => aside.push((record, why(&problem))),
             }
-            Err(problem) => aside.push((record, why(&problem))),
         }
-    }
-    batch::set_aside(&submit.engine.messenger, aside, &mut response).await;
-    response
+        batch::set_aside(&*submit.engine.messenger, aside, &mut response).await;
+        response
+    })
 }
 
 fn why(problem: &problem::Problem) -> String {
@@ -93,7 +95,7 @@ fn is_event(record: &Record) -> bool {
 }
 
 /// Gives an order of this queue's tenant the event in a message. It has no known person.
-async fn deliver<S: StateStore, M: Messenger>(submit: &Submit<S, M>, body: &str) -> Result<(), problem::Problem> {
+async fn deliver(submit: &Submit, body: &str) -> Result<(), problem::Problem> {
     let EventMessage { event, order_id, idempotency_key, data } = parse_event(body)?;
     let none = || problem::no_such_order("order_id", format!("`{order_id}` is not the id of a known order"));
     let id = Id::parse(&order_id).ok_or_else(none)?;
@@ -116,10 +118,7 @@ pub fn parse_event(body: &str) -> Result<EventMessage, problem::Problem> {
 }
 
 /// Accepts an order; what to announce, and the sender.
-async fn accept<S: StateStore, M: Messenger>(
-    submit: &Submit<S, M>,
-    record: &Record,
-) -> Result<(News, Option<String>), crate::problem::Problem> {
+async fn accept(submit: &Submit, record: &Record) -> Result<(News, Option<String>), crate::problem::Problem> {
     let parsed = parse(&record.body);
     let sent = parsed.as_ref().ok().and_then(|(_, submission)| submission.traceparent.as_deref());
     let span = Span::submission(record, sent);

@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use stepwarden_aws::config::queue;
-use stepwarden_aws::{Clients, Config, engine};
+use stepwarden_aws::{Clients, Config, DynamoStore, engine};
 use stepwarden_embedded::{Call, Fault};
 use submit::submission;
 
@@ -115,7 +115,7 @@ async fn the_requests_of_a_process_that_died_are_sent_again() {
     drain(&world, "agent-x").await;
     let config = Config { instance: "another".into(), ..world.config.clone() };
     let clients = Clients::embedded(world.endpoints.http_client());
-    world.submit.engine = Arc::new(engine(&config, &clients, Arc::new(jiff::Timestamp::now)));
+    world.submit.engine = engine(&config, &clients, Arc::new(jiff::Timestamp::now)).engine;
     world.submit.begins = Some(Default::default());
     assert_eq!(world.accept(json!({})).await, id);
     assert_eq!(drain(&world, queue::SCHEDULER).await.len(), 1);
@@ -173,7 +173,8 @@ async fn an_order_that_waits_or_whose_agent_is_paused_begins_with_a_wake() {
         let world = begins(text).await;
         if is_paused {
             let pause = Pause { by: "ann".into(), since: world.submit.engine.now(), reason: "r".into() };
-            world.submit.engine.store.set_agent("x", Some(&pause)).await.unwrap();
+            let clients = Clients::embedded(world.endpoints.http_client());
+            DynamoStore::new(clients.dynamodb, &world.config).set_agent("x", Some(&pause)).await.unwrap();
         }
         let id = world.accept(json!({})).await;
         assert_eq!(world.task(&id).await.version, 0, "{text}");

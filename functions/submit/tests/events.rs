@@ -6,7 +6,6 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use shared::decision::Event;
 use shared::message::{Outcome, Reply};
-use shared::ports::StateStore;
 use shared::task::ProcessState;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};

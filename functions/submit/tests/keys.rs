@@ -14,14 +14,14 @@ use shared::workflow::Hash;
 use shared::workflow::file::{Known, parse};
 use std::collections::HashMap;
 use std::sync::Arc;
-use stepwarden_aws::{Clients, Config, DynamoStore, SqsMessenger, engine, schema};
+use stepwarden_aws::{Clients, Config, DynamoStore, engine, schema};
 use stepwarden_embedded::{Endpoints, Options};
 use submit::{Submit, submission};
 
 type Item = HashMap<String, AttributeValue>;
 
 pub struct World {
-    pub submit: Submit<DynamoStore, SqsMessenger>,
+    pub submit: Submit,
     clients: Clients,
     _endpoints: Endpoints,
 }
@@ -34,16 +34,11 @@ impl World {
         Self { submit, clients, _endpoints: endpoints }
     }
 
-    async fn submit(clients: &Clients, retention_days: &str, is_new: bool) -> Submit<DynamoStore, SqsMessenger> {
+    async fn submit(clients: &Clients, retention_days: &str, is_new: bool) -> Submit {
         Self::submit_with(clients, retention_days, "1", is_new).await
     }
 
-    async fn submit_with(
-        clients: &Clients,
-        retention_days: &str,
-        buckets: &str,
-        is_new: bool,
-    ) -> Submit<DynamoStore, SqsMessenger> {
+    fn config(retention_days: &str, buckets: &str) -> Config {
         let settings = [
             ("ORDERS_TABLE", "orders"),
             ("STATE_TABLE", "state"),
@@ -55,14 +50,23 @@ impl World {
             ("ORDER_BUCKETS", buckets),
         ];
         let lookup = |name: &str| settings.iter().find(|(n, _)| *n == name).map(|(_, value)| (*value).to_owned());
-        let mut config = Config::from_lookup(lookup).unwrap();
+        Config::from_lookup(lookup).unwrap()
+    }
+
+    /// The tables, as an operator of the deployment uses them.
+    fn store(&self) -> DynamoStore {
+        DynamoStore::new(self.clients.dynamodb.clone(), &Self::config("90", "1"))
+    }
+
+    async fn submit_with(clients: &Clients, retention_days: &str, buckets: &str, is_new: bool) -> Submit {
+        let mut config = Self::config(retention_days, buckets);
         if is_new {
             config.queue_prefix = schema::create(clients, &config, "test-", 30).await.unwrap();
         }
         let text = "name = \"one\"\n[[step]]\nname = \"a\"\nagent = \"x\"\ntimeout = \"10s\"\n";
         let workflow = parse("one.toml", text, Known { agents: &["x"], inputs: &[] }).unwrap();
         Submit {
-            engine: Arc::new(engine(&config, clients, Arc::new(Timestamp::now))),
+            engine: engine(&config, clients, Arc::new(Timestamp::now)).engine,
             workflows: [("one".to_owned(), workflow)].into(),
             reply_queues: Default::default(),
             shards: 1,
@@ -154,7 +158,7 @@ async fn the_key_of_an_erased_order_stays_used() {
     let world = World::new("90").await;
     let id = world.accept(1).await.unwrap();
     world.process(&id).await;
-    let store = &world.submit.engine.store;
+    let store = world.store();
     let task = store.load(&id).await.unwrap().unwrap();
     let kept = store.kept(&id, Some(&task)).await.unwrap();
     let next = world.submit.engine.erased(&task, Part::Last, "ann", "r").unwrap().unwrap();
@@ -242,7 +246,7 @@ async fn more_partitions_of_the_order_table_lose_no_order() {
     }
 }
 
-async fn with_retention(world: &World, retention_days: &str) -> Submit<DynamoStore, SqsMessenger> {
+async fn with_retention(world: &World, retention_days: &str) -> Submit {
     let mut submit = World::submit(&world.clients, retention_days, false).await;
     let text = "name = \"short\"\nretention = \"30d\"\n[[step]]\nname = \"a\"\nagent = \"x\"\ntimeout = \"10s\"\n";
     let workflow = parse("short.toml", text, Known { agents: &["x"], inputs: &[] }).unwrap();
@@ -285,7 +289,7 @@ async fn a_workflow_says_how_long_its_orders_are_kept() {
 #[tokio::test]
 async fn an_instance_learns_of_the_first_retention_of_a_workflow() {
     let mut world = World::new("0").await;
-    let store = Arc::clone(&world.submit.engine).store.clone();
+    let store = Arc::clone(&world.submit.engine.store);
     let none = store.load(&world.accept(1).await.unwrap()).await.unwrap().unwrap();
     assert!(!none.expires, "nothing is ever removed");
     world.submit = with_retention(&world, "0").await;
@@ -365,7 +369,7 @@ async fn long_outputs_are_removed_with_their_record() {
         world.clients.dynamodb.put_item().table_name("state").set_item(Some(item)).send().await.unwrap();
     }
     assert_eq!(ttl().await, ended);
-    let store = &world.submit.engine.store;
+    let store = world.store();
     let raw = store.raw(&id).await.unwrap().unwrap();
     let mut mended = raw.task().unwrap();
     (mended.version, mended.expires) = (mended.version + 1, false);

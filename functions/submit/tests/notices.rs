@@ -5,18 +5,17 @@
 use serde_json::{Value, json};
 use shared::decision::Event;
 use shared::engine::Clock;
-use shared::ports::StateStore;
 use shared::time::Timestamp;
 use shared::workflow::file::{Known, parse};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use stepwarden_aws::config::queue;
-use stepwarden_aws::{Clients, Config, DynamoStore, SqsMessenger, engine, schema};
+use stepwarden_aws::{Clients, Config, engine, schema};
 use stepwarden_embedded::{Call, Endpoints, Fault, FaultHook, Options};
 use submit::{Submit, submission};
 
 struct World {
-    submit: Submit<DynamoStore, SqsMessenger>,
+    submit: Submit,
     clients: Clients,
     config: Config,
     endpoints: Endpoints,
@@ -47,7 +46,7 @@ impl World {
         let text = "name = \"one\"\n[[step]]\nname = \"a\"\nagent = \"x\"\ntimeout = \"10s\"\n";
         let workflow = parse("one.toml", text, Known { agents: &["x"], inputs: &[] }).unwrap();
         let submit = Submit {
-            engine: Arc::new(engine(&config, &clients, clock)),
+            engine: engine(&config, &clients, clock).engine,
             workflows: [("one".to_owned(), workflow)].into(),
             reply_queues: config.reply_queues.clone(),
             shards: 1,

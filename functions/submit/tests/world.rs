@@ -5,16 +5,15 @@ use serde_json::{Value, json};
 use shared::decision::Event;
 use shared::engine::Clock;
 use shared::order::Id;
-use shared::ports::StateStore;
 use shared::task::Task;
 use shared::workflow::file::{Known, parse};
 use std::sync::Arc;
-use stepwarden_aws::{Clients, Config, DynamoStore, SqsMessenger, engine, schema};
+use stepwarden_aws::{Clients, Config, engine, schema};
 use stepwarden_embedded::{Endpoints, Options};
 use submit::{Submit, http, submission};
 
 pub struct World {
-    pub submit: Submit<DynamoStore, SqsMessenger>,
+    pub submit: Submit,
     pub endpoints: Endpoints,
     pub config: Config,
 }
@@ -43,7 +42,7 @@ impl World {
         config.queue_prefix = schema::create(&clients, &config, "test-", 30).await.unwrap();
         let workflow = parse("one.toml", text, Known { agents: &["x"], inputs: &[] }).unwrap();
         let submit = Submit {
-            engine: Arc::new(engine(&config, &clients, clock)),
+            engine: engine(&config, &clients, clock).engine,
             workflows: [("one".to_owned(), workflow)].into(),
             reply_queues: Default::default(),
             shards: 1,
@@ -70,19 +69,13 @@ impl World {
 }
 
 /// A call without a token; no key is sent for an empty one.
-pub async fn call(
-    submit: &Submit<DynamoStore, SqsMessenger>,
-    method: &str,
-    path: &str,
-    key: &str,
-    body: &str,
-) -> (i64, Value) {
+pub async fn call(submit: &Submit, method: &str, path: &str, key: &str, body: &str) -> (i64, Value) {
     call_by(submit, (method, path), key, body, Value::Null).await
 }
 
 /// A call with what the authoriser says of the caller.
 pub async fn call_by(
-    submit: &Submit<DynamoStore, SqsMessenger>,
+    submit: &Submit,
     (method, path): (&str, &str),
     key: &str,
     body: &str,

@@ -5,7 +5,7 @@ use crate::common::{BEGIN, engine, order, tables, workflow};
 use shared::decision::Event;
 use shared::message::Effect;
 use shared::order::Id;
-use shared::ports::{Error, Messenger};
+use shared::ports::{Error, Messenger, async_trait};
 use shared::task::{Submission, Task};
 use shared::workflow::file::{Known, parse};
 use std::sync::Arc;
@@ -16,6 +16,7 @@ use supervisor::ages::{Ages, Waits, measure, waits};
 /// Takes everything.
 struct Sink;
 
+#[async_trait]
 impl Messenger for Sink {
     async fn send(&self, effects: Vec<Effect>) -> Vec<Result<(), Error>> {
         effects.iter().map(|_| Ok(())).collect()
@@ -26,11 +27,12 @@ impl Messenger for Sink {
 async fn an_order_that_only_waits_is_not_late() {
     let (_endpoints, clients, config) = tables().await;
     let now = Arc::new(AtomicI64::new(BEGIN));
-    let engine = engine(DynamoStore::new(clients.dynamodb.clone(), &config), Sink, "a", &now, 0);
+    let store = Arc::new(DynamoStore::new(clients.dynamodb.clone(), &config));
+    let engine = engine(Arc::clone(&store) as _, Arc::new(Sink), "a", &now, 0);
     let wake = async |id: &Id| {
         engine.handle(vec![(id.clone(), Event::Wake { seen: 0, hops: 0 })]).await.remove(0).unwrap();
     };
-    assert_eq!(waits(&engine).await.unwrap(), Waits { orders: 0, oldest: 0.0 });
+    assert_eq!(waits(&store, engine.now()).await.unwrap(), Waits { orders: 0, oldest: 0.0 });
     let none = Ages { pending: 0.0, processing: 0.0, owed: 0.0 };
     // The first step waits; in the second workflow another one, which no scheduler has looked at, comes beside it.
     let text = |time: &str| {
@@ -48,7 +50,7 @@ async fn an_order_that_only_waits_is_not_late() {
     }
     now.fetch_add(200_000, Ordering::Relaxed);
     assert_eq!(measure(&engine, config.shards).await.unwrap(), none);
-    assert_eq!(waits(&engine).await.unwrap(), Waits { orders: 2, oldest: 200.0 });
+    assert_eq!(waits(&store, engine.now()).await.unwrap(), Waits { orders: 2, oldest: 200.0 });
     engine.use_workflow(&workflow()).await.unwrap();
     let (pending, task) = order(Id("pending".into()), 1, engine.now());
     engine.create(&pending, &task).await.unwrap();
@@ -61,5 +63,5 @@ async fn an_order_that_only_waits_is_not_late() {
     now.fetch_add(600_000, Ordering::Relaxed);
     wake(&Id("waits 5m".into())).await;
     assert_eq!(measure(&engine, config.shards).await.unwrap(), Ages { processing: 861.0, ..none });
-    assert_eq!(waits(&engine).await.unwrap(), Waits { orders: 1, oldest: 861.0 });
+    assert_eq!(waits(&store, engine.now()).await.unwrap(), Waits { orders: 1, oldest: 861.0 });
 }

@@ -10,7 +10,7 @@ use shared::decision::Event;
 use shared::engine::{ASIDE_FOR, Engine};
 use shared::message::{AlertEvent, Effect};
 use shared::order::Id;
-use shared::ports::{Error, Messenger, StateStore};
+use shared::ports::{Error, Messenger, StateStore, async_trait};
 use shared::task::{Phase, Task, moved};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -38,6 +38,7 @@ struct Away {
     alerts: Mutex<Vec<AlertEvent>>,
 }
 
+#[async_trait]
 impl Messenger for Away {
     async fn send(&self, effects: Vec<Effect>) -> Vec<Result<(), Error>> {
         let send = |effect| {
@@ -63,8 +64,8 @@ impl Messenger for Away {
     }
 }
 
-fn engine<S: StateStore>(store: S, queues: &Arc<Away>, now: &Arc<AtomicI64>) -> Engine<S, Arc<Away>> {
-    crate::common::engine(store, Arc::clone(queues), "v", now, 0)
+fn engine(store: Arc<dyn StateStore>, queues: &Arc<Away>, now: &Arc<AtomicI64>) -> Engine {
+    crate::common::engine(store, Arc::clone(queues) as _, "v", now, 0)
 }
 
 /// Rows that owe a notice to a missing queue, and behind them an order whose attempt has expired.
@@ -80,7 +81,7 @@ fn rows<B>(store: &Behind<B>, now: Timestamp) {
 }
 
 /// An order claimed at `now`, in the same shard as the rows, that gets no reply.
-async fn claimed<S: StateStore, B>(engine: &Engine<S, Arc<Away>>, memory: &Behind<B>) -> Id {
+async fn claimed<B>(engine: &Engine, memory: &Behind<B>) -> Id {
     let (order, task) = (order(Id("waits".into()), 0, engine.now()).0, task("waits", engine.now()));
     engine.use_workflow(&workflow()).await.unwrap();
     engine.create(&order, &task).await.unwrap();
@@ -95,13 +96,13 @@ async fn claimed<S: StateStore, B>(engine: &Engine<S, Arc<Away>>, memory: &Behin
 async fn rows_that_owe_what_cannot_be_sent_do_not_starve_an_expired_order() {
     let (store, queues, now) =
         (Arc::new(MemoryStore::default()), Arc::new(Away::default()), Arc::new(AtomicI64::new(BEGIN)));
-    let engine = engine(Arc::clone(&store), &queues, &now);
+    let engine = engine(Arc::clone(&store) as _, &queues, &now);
     rows(&store, engine.now());
     now.fetch_add(1000, Ordering::Relaxed);
     let id = claimed(&engine, &store).await;
     queues.notices.store(true, Ordering::Relaxed);
     now.fetch_add(3_600_000, Ordering::Relaxed);
-    let mut supervisor = Supervisor::new(&engine, Settings::new(1, LIFE));
+    let mut supervisor = Supervisor::new(&engine, &*store, Settings::new(1, LIFE));
     let mut expired = 0;
     for _ in 0..20 {
         expired += supervisor.sweep().await.unwrap().expired;
@@ -128,7 +129,7 @@ async fn independent_supervisors_reach_an_expired_order_behind_many_rows() {
     for (is_cut_short, most) in [(false, 2), (true, 3 * (ROWS / 100 + 1))] {
         let (store, queues, now) =
             (Arc::new(MemoryStore::default()), Arc::new(Away::default()), Arc::new(AtomicI64::new(BEGIN)));
-        let engine = engine(Arc::clone(&store), &queues, &now);
+        let engine = engine(Arc::clone(&store) as _, &queues, &now);
         rows(&store, engine.now());
         now.fetch_add(1000, Ordering::Relaxed);
         claimed(&engine, &store).await;
@@ -136,7 +137,7 @@ async fn independent_supervisors_reach_an_expired_order_behind_many_rows() {
         now.fetch_add(3_600_000, Ordering::Relaxed);
         let mut sweeps = 0;
         loop {
-            let mut supervisor = Supervisor::new(&engine, Settings::new(1, LIFE));
+            let mut supervisor = Supervisor::new(&engine, &*store, Settings::new(1, LIFE));
             if is_cut_short {
                 supervisor = supervisor.stopping_at(tokio::time::Instant::now());
             }
@@ -160,7 +161,7 @@ async fn rows_whose_queue_is_slow_to_refuse_do_not_starve_another_part() {
     for groups in [1, 2] {
         let (store, queues, now) =
             (Arc::new(MemoryStore::default()), Arc::new(Away::default()), Arc::new(AtomicI64::new(BEGIN)));
-        let engine = engine(Arc::clone(&store), &queues, &now);
+        let engine = engine(Arc::clone(&store) as _, &queues, &now);
         rows(&store, engine.now());
         let forgotten = Id("forgotten".into());
         {
@@ -178,7 +179,7 @@ async fn rows_whose_queue_is_slow_to_refuse_do_not_starve_another_part() {
         while store.tables().tasks[&forgotten].due == due {
             now.fetch_add(60_000, Ordering::Relaxed);
             let settings = Settings { groups, lead_at_most: 1, ..Settings::new(SHARDS, LIFE) };
-            let mut supervisor = Supervisor::new(&engine, settings);
+            let mut supervisor = Supervisor::new(&engine, &*store, settings);
             supervisor.sweep().await.unwrap();
             supervisor.release().await;
             sweeps += 1;
@@ -209,23 +210,24 @@ async fn a_sweep_continues_where_the_previous_one_was_cut_short() {
     for is_new_each_time in [false, true] {
         let (queues, now) = (Arc::new(Away::default()), Arc::new(AtomicI64::new(BEGIN)));
         let store = Arc::new(Behind::<Stuck>::default());
-        let engine = engine(Arc::clone(&store), &queues, &now);
+        let engine = engine(Arc::clone(&store) as _, &queues, &now);
         rows(&store, engine.now());
         now.fetch_add(1000, Ordering::Relaxed);
         let id = claimed(&engine, &store).await;
         now.fetch_add(3_600_000, Ordering::Relaxed);
         let (mut places, mut expired) = (Places::new(), 0);
-        let mut supervisor = Supervisor::new(&engine, Settings::new(1, LIFE));
+        let mut supervisor = Supervisor::new(&engine, &*store, Settings::new(1, LIFE));
         for _ in 0..2 {
             if is_new_each_time {
                 supervisor.release().await;
-                supervisor = Supervisor::new(&engine, Settings::new(1, LIFE)).going_on(std::mem::take(&mut places));
+                supervisor =
+                    Supervisor::new(&engine, &*store, Settings::new(1, LIFE)).going_on(std::mem::take(&mut places));
             }
             expired += supervisor.sweep().await.unwrap().expired;
             if is_new_each_time {
                 supervisor.release().await;
                 places = supervisor.places();
-                supervisor = Supervisor::new(&engine, Settings::new(1, LIFE));
+                supervisor = Supervisor::new(&engine, &*store, Settings::new(1, LIFE));
             }
         }
         assert_eq!((expired, store.tables().tasks[&id].failure_count()), (1, 1), "in two sweeps");
@@ -239,7 +241,8 @@ async fn a_sweep_continues_where_the_previous_one_was_cut_short() {
 async fn a_record_that_cannot_be_read_is_put_off_with_an_alert_that_names_it() {
     let (_endpoints, clients, config) = tables().await;
     let (queues, now) = (Arc::new(Away::default()), Arc::new(AtomicI64::new(BEGIN)));
-    let engine = engine(DynamoStore::new(clients.dynamodb.clone(), &config), &queues, &now);
+    let store = Arc::new(DynamoStore::new(clients.dynamodb.clone(), &config));
+    let engine = engine(Arc::clone(&store) as _, &queues, &now);
     engine.use_workflow(&workflow()).await.unwrap();
     for name in ["damaged", "healthy"] {
         let (order, task) = (order(Id(name.into()), 0, engine.now()).0, task(name, engine.now()));
@@ -264,7 +267,7 @@ async fn a_record_that_cannot_be_read_is_put_off_with_an_alert_that_names_it() {
     let due_shards = Settings::new(config.shards, LIFE);
     let sweep = async |after: i64| -> Sweep {
         now.fetch_add(after, Ordering::Relaxed);
-        let mut supervisor = Supervisor::new(&engine, due_shards);
+        let mut supervisor = Supervisor::new(&engine, &*store, due_shards);
         let swept = supervisor.sweep().await.unwrap();
         supervisor.release().await;
         swept

@@ -117,7 +117,7 @@ fn escaped_prefix(text: &str, max: usize) -> usize {
 }
 
 /// Sets messages aside, each with its reason, and alerts. A message that cannot be set aside now is redelivered.
-pub async fn set_aside<M: Messenger>(messenger: &M, messages: Vec<(Record, String)>, response: &mut Response) {
+pub async fn set_aside(messenger: &dyn Messenger, messages: Vec<(Record, String)>, response: &mut Response) {
     if messages.is_empty() {
         return;
     }

@@ -3,13 +3,12 @@
 
 use crate::control::json;
 use crate::item::{self, Item, corrupt, n, s};
-use crate::list::{Filter, MAX_PAGE, Unreadable};
 use crate::state_store::{ATTENTION_INDEX, DUE_INDEX, DynamoStore};
 use aws_sdk_dynamodb::types::{Put, TransactWriteItem};
 use shared::job::{Job, JobId, KEPT, Page};
 use shared::json::read_own;
-use shared::ports::{Error, JobStore, Listed};
-use shared::time::{Timestamp, plus};
+use shared::ports::Error;
+use shared::time::plus;
 
 /// The part of the due index with the jobs. Shards are numbers.
 const PART: &str = "jobs";
@@ -77,10 +76,12 @@ impl DynamoStore {
         let found = self.ids(query, limit, cursor, "the cursor").await?;
         Ok((found.ids.into_iter().map(|id| JobId(id.0)).collect(), found.next))
     }
-}
 
-impl JobStore for DynamoStore {
-    async fn open_jobs(&self, limit: usize) -> Result<Vec<JobId>, Error> {
+    /// Up to `limit` jobs that have something to do. The index lags; the record is the truth.
+    ///
+    /// # Errors
+    /// The table failed.
+    pub async fn open_jobs(&self, limit: usize) -> Result<Vec<JobId>, Error> {
         let query = self
             .query(DUE_INDEX)
             .key_condition_expression("#shard = :shard")
@@ -90,18 +91,30 @@ impl JobStore for DynamoStore {
         Ok(found.ids.into_iter().map(|id| JobId(id.0)).collect())
     }
 
-    async fn job(&self, id: &JobId) -> Result<Option<Job>, Error> {
+    /// The job as the last write left it.
+    ///
+    /// # Errors
+    /// The table failed, or the record cannot be read.
+    pub async fn job(&self, id: &JobId) -> Result<Option<Job>, Error> {
         self.record(&id.0, &format!("job {id}")).await?.as_ref().map(to_job).transpose()
     }
 
-    async fn page(&self, id: &JobId, number: u32) -> Result<Option<Page>, Error> {
+    /// A page of its orders.
+    ///
+    /// # Errors
+    /// The table failed, or the record cannot be read.
+    pub async fn page(&self, id: &JobId, number: u32) -> Result<Option<Page>, Error> {
         let what = format!("page {number} of job {id}");
         let Some(item) = self.record(&page_key(id, number), &what).await? else { return Ok(None) };
         let text = item::text(&item, "page", &what)?;
         read_own(text).map(Some).map_err(|e| corrupt(&what, shared::json::why_unread(&e, "attribute `page`")))
     }
 
-    async fn save_job(&self, job: &Job, seen: u64, page: Option<(u32, &Page)>) -> Result<bool, Error> {
+    /// Replaces version `seen` of the job, and the page of this number; neither if another version is stored.
+    ///
+    /// # Errors
+    /// The table failed.
+    pub async fn save_job(&self, job: &Job, seen: u64, page: Option<(u32, &Page)>) -> Result<bool, Error> {
         let put = Put::builder()
             .table_name(&self.state_table)
             .set_item(Some(from_job(job)))
@@ -110,11 +123,5 @@ impl JobStore for DynamoStore {
         let put = TransactWriteItem::builder().put(put.build().expect("all its parts are set")).build();
         let page = page.map(|(number, page)| self.put_page(job, number, page));
         self.transact(std::iter::once(put).chain(page).collect(), &format!("saving job {}", job.id)).await
-    }
-
-    async fn matching(&self, filter: &Filter, now: Timestamp, cursor: Option<&str>) -> Result<Listed, Error> {
-        let page = self.list(filter, now, MAX_PAGE, cursor).await?;
-        let damaged = page.unreadable.into_iter().map(|Unreadable { id, why }| (id, why)).collect();
-        Ok(Listed { tasks: page.tasks, damaged, next: page.next })
     }
 }

@@ -20,7 +20,7 @@ use shared::control::Agents;
 use shared::order::{Id, Order};
 use shared::outputs;
 use shared::overload::Waits;
-use shared::ports::{AttentionIndex, Created, DuePage, Error, Saved, StateStore};
+use shared::ports::{Created, DuePage, Error, Saved, StateStore, async_trait};
 use shared::registry::Pointers;
 use shared::strain::Strain;
 use shared::task::{Phase, Task, moved};
@@ -225,6 +225,7 @@ impl DynamoStore {
     }
 }
 
+#[async_trait]
 impl StateStore for DynamoStore {
     async fn expires(&self, task: &Task, now: Timestamp) -> Result<bool, Error> {
         let known = *self.keeps_ids.lock().unwrap_or_else(PoisonError::into_inner);
@@ -448,9 +449,7 @@ impl StateStore for DynamoStore {
     async fn save_strain(&self, agent: &str, strain: &Strain, seen: Option<&Strain>) -> Result<bool, Error> {
         self.replace_strain(agent, strain, seen).await
     }
-}
 
-impl AttentionIndex for DynamoStore {
     async fn attention(&self, limit: u32, cursor: Option<&str>) -> Result<DuePage, Error> {
         let query = self.query(ATTENTION_INDEX).key_condition_expression("attention = :error");
         let query = query.expression_attribute_values(":error", s(item::ATTENTION_ERROR));

@@ -23,7 +23,6 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use operator::Operator;
 use shared::engine::Observer;
-use shared::order::Id;
 use shared::pools::Layout;
 use shared::time::SignedDuration;
 use shared::workflow::USUAL_SKEW;
@@ -237,7 +236,7 @@ impl System {
         let engine = Arc::new(observed_engine(&config, &clients, wall_clock(), options.observer));
         if let Backend::Embedded { data: Some(data), .. } = &options.backend {
             let leases = [&*supervisor::lease_name(0), supervisor::jobs::LEASE];
-            predecessor::succeed(data, &config.instance, &leases, &engine.store).await?;
+            predecessor::succeed(data, &config.instance, &leases, &*engine.store).await?;
         }
         let live = Arc::new(Live(RwLock::new(Arc::new(Doors::new(
             &engine,
@@ -285,7 +284,7 @@ impl System {
 
     /// Submission, for callers in this process.
     #[must_use]
-    pub fn submit(&self) -> Arc<Submission> {
+    pub fn submit(&self) -> Arc<Submit> {
         Arc::clone(&self.live.doors().submit)
     }
 
@@ -309,25 +308,9 @@ impl System {
     }
 }
 
-/// Submission to the tables and queues of this process.
-pub type Submission = Submit<stepwarden_aws::DynamoStore, SqsMessenger>;
-
-/// Accepts an order that this process submits itself. Boxed, so that submission is compiled here and not in each caller.
-///
-/// # Errors
-/// What submission refuses the order for.
-pub fn accept<'a>(
-    submission: &'a Submission,
-    tenant: &'a str,
-    key: &'a str,
-    order: submit::submission::Submission,
-) -> BoxFuture<'a, Result<Id, Problem>> {
-    submission.accept(tenant, key, order).boxed()
-}
-
 /// The functions that know the workflows of the deployment.
 struct Doors {
-    submit: Arc<Submission>,
+    submit: Arc<Submit>,
     operator: Operator,
 }
 
@@ -343,7 +326,7 @@ impl Doors {
         let operator = Operator::new(Arc::clone(engine), clients, config, leases);
         let operator = Operator { deployed: Ok(workflows.clone()), ..operator };
         let submit = Arc::new(Submit {
-            engine: Arc::clone(engine),
+            engine: Arc::clone(&engine.engine),
             workflows,
             reply_queues: config.reply_queues.clone(),
             shards: config.shards,
@@ -391,7 +374,7 @@ async fn metrics(operator: &Operator, event: &ApiGatewayV2httpRequest) -> Result
     }
     let unavailable = |_| problem::unavailable(None, "the order store did not answer; try again").retry_after(2);
     supervisor::ages::measure(&operator.engine, operator.config.shards).await.map_err(unavailable)?;
-    supervisor::ages::waits(&operator.engine).await.map_err(unavailable)?;
+    supervisor::ages::waits(&operator.engine.store, operator.engine.now()).await.map_err(unavailable)?;
     let text = stepwarden_aws::metrics::prometheus();
     Ok(edge::http::answer(200, "text/plain; version=0.0.4; charset=utf-8", Some(text), &[]))
 }
@@ -630,7 +613,7 @@ pub fn agent_handler(runtime: &Arc<agent::Runtime>, messenger: &Arc<SqsMessenger
 
 /// The supervisor's schedule.
 async fn sweep(engine: Arc<Engine>, shards: u16, mut stopped: watch::Receiver<bool>) {
-    let mut supervisor = Supervisor::new(&engine, supervisor::Settings::new(shards, LEASE_LIFE));
+    let mut supervisor = Supervisor::new(&engine, &*engine.store, supervisor::Settings::new(shards, LEASE_LIFE));
     let mut tick = tokio::time::interval(SWEEP_EVERY);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {

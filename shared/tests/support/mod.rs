@@ -107,17 +107,17 @@ pub fn submission(id: &str, reply_queue: bool) -> Submission {
 }
 
 /// An instance over a store and a messenger, by a clock that counts milliseconds since the task was created.
-pub fn instance<S: StateStore, M: Messenger>(
+pub fn instance(
     name: &str,
-    store: &Arc<S>,
-    messenger: &Arc<M>,
+    store: &Arc<impl StateStore + 'static>,
+    messenger: &Arc<impl Messenger + 'static>,
     now: &Arc<AtomicI64>,
     pools: Layout,
-) -> Engine<Arc<S>, Arc<M>> {
+) -> Engine {
     let now = Arc::clone(now);
     let clock = Arc::new(move || at(now.load(Ordering::Relaxed)));
     let config = engine::Config { overload_age: secs(30), pools, ..contract::settings(name, clock) };
-    Engine::new(Arc::clone(store), Arc::clone(messenger), config)
+    Engine::new(Arc::clone(store) as _, Arc::clone(messenger) as _, config)
 }
 
 /// The order of a task made by [`submission`], whose input says its number.

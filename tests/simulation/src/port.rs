@@ -18,7 +18,7 @@ use shared::control::{Agents, Pause};
 use shared::message::{AlertEvent, Effect, Notice, NoticeKind, Outcome};
 use shared::order::{Id, Order};
 use shared::overload::Waits;
-use shared::ports::{AttentionIndex, Created, DuePage, Error, Messenger, Saved, StateStore};
+use shared::ports::{Created, DuePage, Error, Messenger, Saved, StateStore, async_trait};
 use shared::registry::Pointers;
 use shared::step::Direction;
 use shared::strain::Strain;
@@ -151,6 +151,7 @@ fn unavailable(what: &str, why: &str) -> Error {
     Error::Unavailable { what: what.to_owned(), source: why.to_owned().into() }
 }
 
+#[async_trait]
 impl StateStore for Faulty {
     async fn create(&self, order: &Order, task: &Task) -> Result<Created, Error> {
         let site = format!("create {}", self.world.label(&task.id));
@@ -304,9 +305,7 @@ impl StateStore for Faulty {
         })
         .await
     }
-}
 
-impl AttentionIndex for Faulty {
     async fn attention(&self, limit: u32, cursor: Option<&str>) -> Result<DuePage, Error> {
         let cursor = cursor.map(str::to_owned);
         self.ask("attention".into(), false, move |store, _| call!(store, attention(limit.min(PAGE), cursor.as_deref())))
@@ -357,6 +356,7 @@ pub(crate) struct Parcel {
     notice: Option<Box<Notice>>,
 }
 
+#[async_trait]
 impl Messenger for Faulty {
     async fn send(&self, mut effects: Vec<Effect>) -> Vec<Result<(), Error>> {
         self.say_what_is_done(&mut effects);

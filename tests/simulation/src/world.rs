@@ -28,7 +28,7 @@ use shared::message::Request;
 use shared::operator::Outcome;
 use shared::order::Id;
 use shared::pools::Layout;
-use shared::ports::{AttentionIndex, Error, StateStore};
+use shared::ports::{Error, StateStore};
 use shared::queues;
 use shared::registry::{Pointer, Pointers};
 use shared::step::Direction;
@@ -584,7 +584,7 @@ impl World {
         lock(&self.violations).push(Violation { rule, order, words });
     }
 
-    pub(crate) fn engine(self: &Arc<Self>, node: &Arc<Node>) -> Engine<Faulty, Faulty> {
+    pub(crate) fn engine(self: &Arc<Self>, node: &Arc<Node>) -> Engine {
         let observed = Arc::clone(self);
         let config = engine::Config {
             instance: node.instance(),
@@ -598,8 +598,8 @@ impl World {
             shards: self.config.shards,
             public_url: self.config.public_url.clone(),
         };
-        let port = Faulty::new(self, node);
-        Engine::new(port.clone(), port, config).deciding_by(self.core.clone())
+        let port = Arc::new(Faulty::new(self, node));
+        Engine::new(Arc::clone(&port) as _, port, config).deciding_by(self.core.clone())
     }
 
     /// The channel through which calls reach a process in one of its lives.

@@ -44,13 +44,13 @@ pub fn order(id: Id, shard: u16, now: Timestamp) -> (Order, Task) {
 }
 
 /// An instance whose wall clock is `ahead_ms` ahead of `now`.
-pub fn engine<S: StateStore, M: Messenger>(
-    store: S,
-    queues: M,
+pub fn engine(
+    store: Arc<dyn StateStore>,
+    queues: Arc<dyn Messenger>,
     name: &str,
     now: &Arc<AtomicI64>,
     ahead_ms: i64,
-) -> Engine<S, M> {
+) -> Engine {
     let clock = contract::clock(now);
     let ahead = SignedDuration::from_millis(ahead_ms);
     let config = engine::Config { cache: 1, ..contract::settings(name, Arc::new(move || clock() + ahead)) };

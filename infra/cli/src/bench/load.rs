@@ -18,7 +18,8 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use stepwarden_local::system::{self, System, accept};
+use stepwarden_local::system::System;
+use submit::Submit;
 use submit::submission::{Submission, parse};
 use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinSet;
@@ -64,7 +65,7 @@ impl Board {
 /// Submits orders to a system.
 #[derive(Clone)]
 pub struct Load {
-    pub submit: Arc<system::Submission>,
+    pub submit: Arc<Submit>,
     pub board: Arc<Board>,
 }
 
@@ -147,7 +148,7 @@ impl Load {
     async fn submit(&self, key: &str, n: u64) -> Result<Id, Problem> {
         let body = json!({"workflow": "bench", "input": {"number": n, "text": "x".repeat(200)}});
         let submission: Submission = parse(body.to_string().as_bytes())?;
-        accept(&self.submit, shared::order::DEFAULT_TENANT, key, submission).await
+        self.submit.accept(shared::order::DEFAULT_TENANT, key, submission).await
     }
 }
 

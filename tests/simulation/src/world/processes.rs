@@ -167,7 +167,8 @@ async fn supervise(world: &Arc<World>, node: &Arc<Node>) {
     let plan = &world.plan;
     let settings =
         supervisor::Settings { groups: plan.groups, ..supervisor::Settings::new(plan.shards, plan.lease_life) };
-    let mut supervisor = Supervisor::new(&engine, settings);
+    let leases = Faulty::new(world, node);
+    let mut supervisor = Supervisor::new(&engine, &leases, settings);
     loop {
         let mut draw = world.dice.draw(&format!("{} waits", node.name));
         sleep(plan.sweep_every.mul_f64(draw.between(70, 130) as f64 / 100.0)).await;
@@ -187,19 +188,19 @@ async fn supervise(world: &Arc<World>, node: &Arc<Node>) {
             Err(error) => world.trace(format_args!("{} could not sweep: {error}", node.instance())),
         }
         if plan.patrols {
-            supervisor = Supervisor::new(&engine, settings);
+            supervisor = Supervisor::new(&engine, &leases, settings);
         }
     }
 }
 
 async fn operate(world: &Arc<World>, node: &Arc<Node>) {
-    let engine = world.engine(node);
+    let (engine, store) = (world.engine(node), Faulty::new(world, node));
     let mut door = world.door(node);
     while let Some(knock) = door.recv().await {
         match knock {
             Knock::Act(acts, answer) => drop(answer.send(engine.act(acts).await)),
             Knock::SetAgent(name, pause, answer) => {
-                let done = engine.store.set_agent(&name, pause.as_ref()).await;
+                let done = store.set_agent(&name, pause.as_ref()).await;
                 engine.forget_agents();
                 let _ = answer.send(done);
             }
