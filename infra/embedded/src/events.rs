@@ -1,13 +1,12 @@
-//! EventBridge: event buses that keep the newest events and tell subscribers.
+//! EventBridge: event buses that keep the newest events.
 //!
-//! There are no rules and no targets: a reader subscribes, or pages through the kept events.
+//! There are no rules and no targets: a reader pages through the kept events.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
-use tokio::sync::broadcast;
 use uuid::Uuid;
 
 use crate::answer::Answer;
@@ -27,9 +26,6 @@ const BYTES_MAX: usize = 64 * 1024 * 1024;
 const ENTRIES_MAX: usize = 10;
 const REQUEST_MAX_BYTES: usize = 1024 * 1024;
 
-/// Number of events that a slow subscriber may be behind before it misses some.
-const SUBSCRIBER_LAG: usize = 1024;
-
 const ARN_PREFIX: &str = "arn:aws:events:us-east-1:000000000000:event-bus/";
 
 /// The stored events. Cheap to clone.
@@ -37,12 +33,6 @@ const ARN_PREFIX: &str = "arn:aws:events:us-east-1:000000000000:event-bus/";
 pub struct Events(pub(crate) Arc<EventBridge>);
 
 impl Events {
-    /// Events that are put from now on, after they are stored. A subscriber that falls 1024 events behind gets
-    /// `RecvError::Lagged` and can catch up with [`Events::page`].
-    pub fn subscribe(&self) -> broadcast::Receiver<Arc<Event>> {
-        self.0.sender.subscribe()
-    }
-
     /// Up to `limit` kept events numbered above `after`, oldest first. Start with 0.
     pub fn page(&self, after: u64, limit: usize) -> Vec<Arc<Event>> {
         let kept = self.0.lock();
@@ -56,7 +46,6 @@ pub(crate) struct EventBridge {
     /// Number of the newest event. Locked while an event takes its place in the order of commits, so that a reader that
     /// has seen number 6 has also seen 5.
     last_number: Mutex<u64>,
-    sender: broadcast::Sender<Arc<Event>>,
     store: Store,
     clock: Arc<Clock>,
     counters: Arc<Counters>,
@@ -95,8 +84,7 @@ impl EventBridge {
         for event in loaded.events.drain(..) {
             kept.add(Arc::new(event));
         }
-        let (sender, _) = broadcast::channel(SUBSCRIBER_LAG);
-        Self { kept: Mutex::new(kept), last_number: Mutex::new(loaded.last_event), sender, store, clock, counters }
+        Self { kept: Mutex::new(kept), last_number: Mutex::new(loaded.last_event), store, clock, counters }
     }
 
     fn lock(&self) -> MutexGuard<'_, Kept> {
@@ -187,7 +175,7 @@ impl EventBridge {
         })
     }
 
-    /// Numbers events and stores them, then tells subscribers.
+    /// Numbers events and stores them.
     async fn keep(self: &Arc<Self>, mut events: Vec<Event>) -> Result<(), Refused> {
         if events.is_empty() {
             return Ok(());
@@ -200,20 +188,16 @@ impl EventBridge {
             }
             let keep_from = self.lock().from;
             let events: Vec<_> = events.into_iter().map(Arc::new).collect();
-            let (this, told) = (Arc::clone(self), events.clone());
-            self.store.write(Write::Events { events, keep_from }, move || this.tell(told))
+            let (this, added) = (Arc::clone(self), events.clone());
+            self.store.write(Write::Events { events, keep_from }, move || this.add(added))
         };
         stored.await.map_err(|error| Refused("InternalException", error.to_string()))
     }
 
-    fn tell(&self, events: Vec<Arc<Event>>) {
+    fn add(&self, events: Vec<Arc<Event>>) {
         self.counters.count(|counts| counts.events_put += events.len() as u64);
         let mut kept = self.lock();
-        for event in events {
-            kept.add(Arc::clone(&event));
-            // Without a subscriber the event is not lost: it can be paged.
-            let _ = self.sender.send(event);
-        }
+        events.into_iter().for_each(|event| kept.add(event));
     }
 
     async fn create_bus(self: &Arc<Self>, body: &[u8]) -> Result<Answer, Refused> {
