@@ -63,14 +63,10 @@ impl Inner {
                 Some(answer) => Ok(answer),
                 None => Ok(self.perform(service, operation, caller, body).await),
             },
-            Some(Fault::Overtaken(seconds)) => {
-                let late = fault::overtaken(call, seconds);
-                Ok(self.perform(service, operation, caller, late.as_deref().unwrap_or(body)).await)
-            }
             Some(fault @ Fault::Partly(most)) => match fault::part(call, most) {
-                Some((None, rest)) => Ok(fault::with_rest(Answer::ok(&json!({})), rest)),
-                Some((Some(body), rest)) => {
-                    Ok(fault::with_rest(self.perform(service, operation, caller, &body).await, rest))
+                Some((None, left)) => Ok(fault::with_left(Answer::ok(&json!({"Responses": {}})), left)),
+                Some((Some(body), left)) => {
+                    Ok(fault::with_left(self.perform(service, operation, caller, &body).await, left))
                 }
                 None => fault::instead(fault, call),
             },

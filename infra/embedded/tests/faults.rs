@@ -11,9 +11,7 @@ use aws_sdk_dynamodb::types::{
     AttributeDefinition, AttributeValue, BillingMode, GlobalSecondaryIndex, KeySchemaElement, KeyType,
     KeysAndAttributes, Projection, ProjectionType, Put, ScalarAttributeType, TransactWriteItem,
 };
-use aws_sdk_eventbridge::types::PutEventsRequestEntry;
 use aws_sdk_sqs::error::ProvideErrorMetadata;
-use aws_sdk_sqs::types::{DeleteMessageBatchRequestEntry, SendMessageBatchRequestEntry};
 use common::{bodies, dynamodb, eventbridge, memory, queue, receive, sqs, table};
 use stepwarden_embedded::{Call, Endpoints, Fault, FaultHook};
 
@@ -149,69 +147,6 @@ async fn queues_and_events_have_faults_too() {
     endpoints.set_fault_hook(None);
     events.put_events().entries(entry).send().await.unwrap();
     assert_eq!(endpoints.counts().events_put, 1);
-}
-
-#[tokio::test]
-async fn a_request_of_several_entries_is_done_in_part() {
-    let endpoints = memory();
-    let (queues, events) = (sqs(&endpoints), eventbridge(&endpoints));
-    let url = queue(&queues, "work", &[]).await;
-    let entry = |n: usize| SendMessageBatchRequestEntry::builder().id(n.to_string()).message_body(format!("m{n}"));
-    let entries = || (0..3).map(|n| entry(n).build().unwrap()).collect();
-    let send = || queues.send_message_batch().queue_url(&url).set_entries(Some(entries())).send();
-
-    inject(&endpoints, "SendMessageBatch", Fault::Partly(0), 1);
-    let none = send().await.unwrap();
-    assert_eq!((none.successful().len(), none.failed().len()), (0, 3));
-    inject(&endpoints, "SendMessageBatch", Fault::Partly(2), 1);
-    let part = send().await.unwrap();
-    assert_eq!(part.successful().iter().map(|sent| sent.id()).collect::<Vec<_>>(), ["0", "1"]);
-    assert_eq!(part.failed().iter().map(|f| (f.id(), f.sender_fault())).collect::<Vec<_>>(), [("2", false)]);
-    let received = receive(&queues, &url).await;
-    assert_eq!(bodies(&received), ["m0", "m1"]);
-
-    let handle = |n: usize| received[n].receipt_handle().unwrap();
-    let delete =
-        |n: usize| DeleteMessageBatchRequestEntry::builder().id(n.to_string()).receipt_handle(handle(n)).build();
-    let deletes = (0..2).map(|n| delete(n).unwrap()).collect();
-    inject(&endpoints, "DeleteMessageBatch", Fault::Partly(1), 1);
-    let part = queues.delete_message_batch().queue_url(&url).set_entries(Some(deletes)).send().await.unwrap();
-    assert_eq!((part.successful().len(), part.failed().len()), (1, 1));
-    queues
-        .change_message_visibility()
-        .queue_url(&url)
-        .receipt_handle(handle(1))
-        .visibility_timeout(0)
-        .send()
-        .await
-        .unwrap();
-    assert_eq!(bodies(&receive(&queues, &url).await), ["m1"], "what was not deleted is received again");
-
-    let entry = || PutEventsRequestEntry::builder().source("s").detail_type("t").detail("{}").build();
-    inject(&endpoints, "PutEvents", Fault::Partly(1), 1);
-    let part = events.put_events().entries(entry()).entries(entry()).send().await.unwrap();
-    assert_eq!(part.failed_entry_count(), 1);
-    let failed = part.entries().iter().map(|entry| entry.error_code().is_some());
-    assert_eq!(failed.collect::<Vec<_>>(), [false, true]);
-    assert_eq!(endpoints.counts().events_put, 1);
-}
-
-#[tokio::test]
-async fn a_receive_finds_less_than_waits_and_a_message_is_overtaken() {
-    let endpoints = memory();
-    let queues = sqs(&endpoints);
-    let url = queue(&queues, "work", &[]).await;
-    inject(&endpoints, "SendMessage", Fault::Overtaken(1), 1);
-    for body in ["first", "second", "third"] {
-        queues.send_message().queue_url(&url).message_body(body).send().await.unwrap();
-    }
-    inject(&endpoints, "ReceiveMessage", Fault::Partly(0), 1);
-    let ask = || queues.receive_message().queue_url(&url).max_number_of_messages(10).wait_time_seconds(20).send();
-    assert_eq!(ask().await.unwrap().messages().len(), 0, "two wait, and none is found");
-    inject(&endpoints, "ReceiveMessage", Fault::Partly(1), 1);
-    assert_eq!(bodies(ask().await.unwrap().messages()), ["second"]);
-    assert_eq!(bodies(ask().await.unwrap().messages()), ["third"]);
-    assert_eq!(bodies(ask().await.unwrap().messages()), ["first"]);
 }
 
 #[tokio::test]
