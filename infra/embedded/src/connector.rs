@@ -12,6 +12,7 @@ use aws_smithy_types::body::SdkBody;
 use crate::Inner;
 use crate::answer::Answer;
 use crate::dispatch::Caller;
+use crate::fault::Call;
 use crate::service::target;
 
 /// Answers requests in the caller's own task. Connection settings have no effect, because there is no connection; a
@@ -39,9 +40,10 @@ async fn answer(inner: &Inner, request: &HttpRequest) -> Result<HttpResponse, Co
     let Some(body) = request.body().bytes() else {
         return Err(ConnectorError::user("the request's body is a stream".into()));
     };
+    let call = Call { service, operation, body };
     let caller = Caller { endpoint: endpoint(request.uri()), consumer: None };
     let Answer { status, body, query_error } =
-        inner.dispatch(service, operation, caller, body).await.map_err(|lost| ConnectorError::io(lost.into()))?;
+        inner.dispatch(call, caller).await.map_err(|lost| ConnectorError::io(lost.into()))?;
     let status = StatusCode::try_from(status).map_err(|error| ConnectorError::other(error.into(), None))?;
     let mut response = HttpResponse::new(status, SdkBody::from(body));
     response.headers_mut().insert("content-type", service.content_type());

@@ -18,6 +18,7 @@ use tokio::sync::watch;
 use crate::Inner;
 use crate::answer::Answer;
 use crate::dispatch::Caller;
+use crate::fault::Call;
 use crate::service::{Service, target};
 use crate::sqs::consumers::{self, Refused};
 
@@ -104,7 +105,7 @@ async fn handle(State(mut door): State<Door>, request: Request) -> Response<Body
     };
     tokio::select! {
         biased;
-        answer = door.inner.dispatch(service, operation, caller, &body) => match answer {
+        answer = door.inner.dispatch(Call { service, operation, body: &body }, caller) => match answer {
             Ok(answer) => respond(service, answer),
             Err(lost) => broken(lost),
         },

@@ -148,12 +148,11 @@ mod tests {
     use serde_json::{Value, json};
 
     use crate::dispatch::Caller;
-    use crate::{Endpoints, Options, Service};
+    use crate::{Endpoints, Options};
 
     async fn call(endpoints: &Endpoints, operation: &str, request: Value) -> Result<Value, String> {
         let caller = Caller { endpoint: "", consumer: None };
-        let answer =
-            endpoints.0.dispatch(Service::Sqs, operation, caller, request.to_string().as_bytes()).await.unwrap();
+        let answer = endpoints.0.sqs.call(operation, caller, request.to_string().as_bytes()).await;
         let json: Value = serde_json::from_slice(&answer.body).unwrap();
         if answer.is_error() { Err(json.to_string()) } else { Ok(json) }
     }
