@@ -167,7 +167,7 @@ impl Endpoints {
 
     /// What answers an SDK's requests, for a caller that needs no more of the SDK. Of the headers only `x-amz-target` counts.
     pub fn connector(&self) -> SharedHttpConnector {
-        SharedHttpConnector::new(connector::InProcess(Arc::clone(&self.0)))
+        SharedHttpConnector::new(self.clone())
     }
 
     /// Serves the same endpoints over HTTP/1.1 until `shutdown` is ready and requests in progress are answered.
