@@ -100,16 +100,10 @@ pub(crate) struct EntryId {
     pub id: String,
 }
 
+/// A received message to delete, or to hide for another time.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
-pub(crate) struct Delete {
-    #[serde(default)]
-    pub receipt_handle: String,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "PascalCase")]
-pub(crate) struct ChangeVisibility {
+pub(crate) struct Received {
     #[serde(default)]
     pub receipt_handle: String,
     pub visibility_timeout: Option<i64>,
