@@ -103,7 +103,7 @@ impl DynamoDb {
         let unusable = |error: io::Error| {
             DynoxideError::InternalServerError(format!("its checksum file cannot be written: {error}"))
         };
-        let database = Arc::new(Marked::open(database, path, durability.survives()).map_err(unusable)?);
+        let database = Arc::new(Marked::open(database, path, durability).map_err(unusable)?);
         let sync: lane::Sync = match durability {
             Durability::Full => sync_log(path, Arc::clone(&counters)),
             Durability::Process => Box::new(|| Ok(())),

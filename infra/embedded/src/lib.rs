@@ -69,7 +69,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use aws_smithy_runtime_api::client::http::{SharedHttpClient, SharedHttpConnector, http_client_fn};
-use stepwarden_guard::marks::{self, Survives};
+use stepwarden_guard::marks;
 use tokio::net::TcpListener;
 
 pub use counts::{Counts, OperationCounts};
@@ -78,6 +78,7 @@ pub use fault::{Call, Fault};
 pub use open::OpenError;
 pub use service::Service;
 pub use sqs::QueueStat;
+pub use stepwarden_guard::marks::Durability;
 pub use store::Event;
 
 use clock::Clock;
@@ -94,26 +95,6 @@ pub struct Options {
     pub data_dir: Option<PathBuf>,
     /// Has no effect in memory.
     pub durability: Durability,
-}
-
-/// What a write answered with success survives.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Durability {
-    /// The end of the process, such as `kill -9`, but not a power failure: no fsync before an
-    /// answer.
-    Process,
-    /// A power failure: fsync before an answer.
-    #[default]
-    Full,
-}
-
-impl Durability {
-    fn survives(self) -> Survives {
-        match self {
-            Self::Process => Survives::Kills,
-            Self::Full => Survives::Power,
-        }
-    }
 }
 
 /// Decides what goes wrong with a call; see [`Endpoints::set_fault_hook`].

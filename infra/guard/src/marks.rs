@@ -373,13 +373,15 @@ fn hash_of(db: &Path) -> io::Result<(u64, u64)> {
     }
 }
 
-/// What a recorded commit survives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Survives {
-    /// The end of the process. After a power failure, less than was recorded is no damage.
-    Kills,
-    /// A power failure.
-    Power,
+/// What a write answered with success survives.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Durability {
+    /// The end of the process, such as `kill -9`, but not a power failure: no fsync before an answer. After a power
+    /// failure, less than was recorded is no damage.
+    Process,
+    /// A power failure: fsync before an answer.
+    #[default]
+    Full,
 }
 
 /// Identifies this start of the system; zeros if the system does not say.
@@ -406,11 +408,11 @@ impl<C> Marked<C> {
     ///
     /// # Errors
     /// The mark cannot be written.
-    pub fn open(database: C, db: &Path, survives: Survives) -> io::Result<Self> {
+    pub fn open(database: C, db: &Path, durability: Durability) -> io::Result<Self> {
         let file = folder::open(&file_of(db))?;
-        let boot = match survives {
-            Survives::Power => [0; 7],
-            Survives::Kills => boot(),
+        let boot = match durability {
+            Durability::Full => [0; 7],
+            Durability::Process => boot(),
         };
         let mark = Mark { db: db.to_owned(), file, boot, index: OnceLock::new() };
         // Of the log's content from an earlier run, only what was recorded then is known: SQLite has now read it.

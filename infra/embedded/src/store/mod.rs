@@ -72,7 +72,7 @@ impl Store {
     ) -> Result<(Self, Loaded), Error> {
         let connection = schema::open(path, durability, after_kill)?;
         let loaded = load::everything(&connection, after_kill)?;
-        let connection = Marked::open(connection, path, durability.survives())?;
+        let connection = Marked::open(connection, path, durability)?;
         let ahead = Ahead::of(durability, &log_of(path), schema::LOG_FRAMES);
         let synced = (durability == Durability::Full).then_some(counters);
         let writer =
