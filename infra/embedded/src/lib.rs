@@ -249,7 +249,7 @@ fn of_dynoxide(file: &Path, error: &dynoxide::DynoxideError) -> OpenError {
     match error {
         dynoxide::DynoxideError::SqliteError(error) => open::of_sqlite(file, error),
         other => {
-            let (file, reason) = (file.into(), open::one_line(&other.to_string()));
+            let (file, reason) = (file.into(), marks::one_line(&other.to_string()));
             if reason.contains("newer") { OpenError::Newer { file, reason } } else { OpenError::File { file, reason } }
         }
     }

@@ -16,7 +16,7 @@
 //! Not detected: after a kill, a flipped bit in the text of a row that no checkpoint has touched since.
 
 use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom};
+use std::io::{self, Read};
 use std::ops::Deref;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -126,7 +126,9 @@ pub fn file_of(db: &Path) -> PathBuf {
     db.with_extension("mark")
 }
 
-fn beside(db: &Path, end: &str) -> PathBuf {
+/// A file that SQLite keeps beside `db`, such as its log at the `end` `-wal`.
+#[must_use]
+pub fn beside(db: &Path, end: &str) -> PathBuf {
     let mut name = db.as_os_str().to_owned();
     name.push(end);
     name.into()
@@ -294,17 +296,26 @@ pub fn quick_check(db: &Path) -> Result<(), Unsound> {
     }
     let verdict: String =
         connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0)).map_err(|error| of_sqlite(&error))?;
-    let verdict = verdict.split_whitespace().collect::<Vec<_>>().join(" ");
+    let verdict = one_line(&verdict);
     if verdict == "ok" { Ok(()) } else { Err(Unsound::Damaged(verdict)) }
 }
 
-fn of_sqlite(error: &rusqlite::Error) -> Unsound {
+/// What an error of SQLite says about its database.
+#[must_use]
+pub fn of_sqlite(error: &rusqlite::Error) -> Unsound {
     use rusqlite::ErrorCode::{DatabaseCorrupt, NotADatabase};
-    let reason = error.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
+    let reason = one_line(&error.to_string());
     match error.sqlite_error_code() {
         Some(DatabaseCorrupt | NotADatabase) => Unsound::Damaged(reason),
+        _ if matches!(error, rusqlite::Error::FromSqlConversionFailure(..)) => Unsound::Damaged(reason),
         _ => Unsound::Unusable(reason),
     }
+}
+
+/// A message on one line.
+#[must_use]
+pub fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 /// Continues with what is left of a damaged database: copies its files aside, and removes what SQLite cannot use.
@@ -363,7 +374,6 @@ fn fnv(mut hash: u64, bytes: &[u8]) -> u64 {
 
 fn hash_of(db: &Path) -> io::Result<(u64, u64)> {
     let mut file = File::open(db)?;
-    file.seek(SeekFrom::Start(0))?;
     let (mut bytes, mut hash, mut part) = (0, FNV, vec![0; 64 * 1024]);
     loop {
         match file.read(&mut part)? {
@@ -455,22 +465,17 @@ impl<C> std::ops::DerefMut for Marked<C> {
 impl<C> Drop for Marked<C> {
     fn drop(&mut self) {
         let Some(mark) = self.mark.take() else { return };
-        let Mark { db, file, boot, index } = mark;
+        let Mark { db, file, index, .. } = &mark;
         let head = index.get().and_then(|index| read_head(index.as_ref()?)).unwrap_or([0; HEAD]);
-        let write = |state, head: &[u8; HEAD], (bytes, hash)| {
-            file.write_all_at(&Note { state, boot, head: *head, bytes, hash }.encode(), 0)
-        };
-        let closed = write(State::Closing, &head, (0, 0)).and_then(|()| file.sync_data()).and_then(|()| {
-            // Only after the database: closing a file of this process here would end SQLite's locks on it (POSIX).
+        let closed = mark.write(State::Closing, &head, (0, 0)).and_then(|()| file.sync_data()).and_then(|()| {
+            // The index stays open until then: closing a file of this process ends SQLite's locks on it (POSIX).
             drop(self.database.take());
-            drop(index);
-            let log = beside(&db, "-wal");
-            if log.exists() {
+            if beside(db, "-wal").exists() {
                 return Ok(());
             }
             let bytes = db.metadata()?.len();
-            let hashed = if bytes > READ_MAX_BYTES { (bytes, 0) } else { hash_of(&db)? };
-            write(State::Closed, &[0; HEAD], hashed)
+            let hashed = if bytes > READ_MAX_BYTES { (bytes, 0) } else { hash_of(db)? };
+            mark.write(State::Closed, &[0; HEAD], hashed)
         });
         if let Err(error) = closed {
             tracing::warn!("the mark of {} could not be written: {error}", db.display());

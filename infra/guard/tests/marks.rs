@@ -6,13 +6,7 @@ use rusqlite::Connection;
 use std::fs::File;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use stepwarden_guard::marks::{Durability, Marked, Unsound, accept_loss, check, examine, file_of, was_killed};
-
-fn beside(db: &Path, end: &str) -> PathBuf {
-    let mut name = db.as_os_str().to_owned();
-    name.push(end);
-    name.into()
-}
+use stepwarden_guard::marks::{Durability, Marked, Unsound, accept_loss, beside, check, examine, file_of, was_killed};
 
 fn rows(db: &Path) -> i64 {
     Connection::open(db).unwrap().query_row("SELECT count(*) FROM t", [], |row| row.get(0)).unwrap_or(0)

@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rusqlite::Connection;
-use stepwarden_guard::marks::Marked;
+use stepwarden_guard::marks::{Marked, beside};
 use tokio::sync::oneshot;
 
 pub use records::Event;
@@ -35,7 +35,6 @@ pub(crate) use writes::{Lazy, NewMessage, Standing, Write};
 use crate::Durability;
 use crate::ahead::Ahead;
 use crate::counts::Counters;
-use crate::dynamodb::log_of;
 
 /// Longest time that a lazy write waits for another commit. Milliseconds.
 const LAZY_MS: u64 = 50;
@@ -73,7 +72,7 @@ impl Store {
         let connection = schema::open(path, durability, after_kill)?;
         let loaded = load::everything(&connection, after_kill)?;
         let connection = Marked::open(connection, path, durability)?;
-        let ahead = Ahead::of(durability, &log_of(path), schema::LOG_FRAMES);
+        let ahead = Ahead::of(durability, &beside(path, "-wal"), schema::LOG_FRAMES);
         let synced = (durability == Durability::Full).then_some(counters);
         let writer =
             Writer { pending: Mutex::default(), connection: Mutex::new((connection, ahead)), synced, _lock: lock };
