@@ -14,8 +14,8 @@ use std::convert::Infallible;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -244,7 +244,7 @@ async fn answer(
     if let Err(wrong) = checked {
         return Ok(busy.with(refuse(Refusal::Host(wrong))));
     }
-    let trouble = Arc::new(AtomicU8::new(FINE));
+    let trouble = Arc::new(OnceLock::new());
     let mut request = request.map(|body| {
         if body.is_end_stream() {
             return Body::empty();
@@ -259,21 +259,11 @@ async fn answer(
     request.extensions_mut().insert(cut);
     let answered = TowerToHyperService::new(door.router).call(request).await;
     let answered = answered.unwrap_or_else(|never| match never {});
-    let refusal = match trouble.load(Ordering::Acquire) {
-        MALFORMED => Refusal::MalformedBody,
-        SLOW => Refusal::SlowBody,
-        TOO_LARGE => Refusal::TooLarge(most_body),
-        _ => return Ok(busy.with(answered)),
-    };
+    let Some(&refusal) = trouble.get() else { return Ok(busy.with(answered)) };
     let mut refused = refuse(refusal);
     refused.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     Ok(busy.with(refused))
 }
-
-const FINE: u8 = 0;
-const MALFORMED: u8 = 1;
-const SLOW: u8 = 2;
-const TOO_LARGE: u8 = 3;
 
 /// A body with limits on time and size. If it is cut off, the handler learns why.
 struct Bounded {
@@ -281,12 +271,12 @@ struct Bounded {
     left: usize,
     most: usize,
     patience: Pin<Box<Sleep>>,
-    trouble: Arc<AtomicU8>,
+    trouble: Arc<OnceLock<Refusal>>,
 }
 
 impl Bounded {
-    fn fail<T>(&self, trouble: u8) -> Poll<Option<Result<T, io::Error>>> {
-        self.trouble.store(trouble, Ordering::Release);
+    fn fail<T>(&self, trouble: Refusal) -> Poll<Option<Result<T, io::Error>>> {
+        let _ = self.trouble.set(trouble);
         Poll::Ready(Some(Err(io::Error::other("the body was refused"))))
     }
 }
@@ -298,20 +288,20 @@ impl HttpBody for Bounded {
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
         // Before a byte is read of a body that is declared as too large.
         if self.left == self.most && self.body.size_hint().lower() > self.most as u64 {
-            return self.fail(TOO_LARGE);
+            return self.fail(Refusal::TooLarge(self.most));
         }
         match Pin::new(&mut self.body).poll_frame(cx) {
             Poll::Ready(Some(Ok(frame))) => {
                 let bytes = frame.data_ref().map_or(0, Bytes::len);
                 match self.left.checked_sub(bytes) {
                     Some(left) => self.left = left,
-                    None => return self.fail(TOO_LARGE),
+                    None => return self.fail(Refusal::TooLarge(self.most)),
                 }
                 Poll::Ready(Some(Ok(frame)))
             }
-            Poll::Ready(Some(Err(_))) => self.fail(MALFORMED),
+            Poll::Ready(Some(Err(_))) => self.fail(Refusal::MalformedBody),
             Poll::Ready(None) => Poll::Ready(None),
-            Poll::Pending if self.patience.as_mut().poll(cx).is_ready() => self.fail(SLOW),
+            Poll::Pending if self.patience.as_mut().poll(cx).is_ready() => self.fail(Refusal::SlowBody),
             Poll::Pending => Poll::Pending,
         }
     }
