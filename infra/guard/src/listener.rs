@@ -10,6 +10,7 @@
 //! A request meant for another host is refused before its body is read, and so is whatever a handler refuses without
 //! reading it. `HEAD` is `GET` without the body. HTTP/2 is refused with 505.
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};
 use std::io;
@@ -318,7 +319,7 @@ impl HttpBody for Bounded {
 /// The connections that wait for a request, longest wait first.
 #[derive(Default)]
 struct Seats {
-    waiting: Mutex<(u64, std::collections::BTreeMap<u64, Arc<Waiting>>)>,
+    waiting: Mutex<VecDeque<Arc<Waiting>>>,
     /// Signals that a connection began to wait.
     changed: Notify,
 }
@@ -326,8 +327,6 @@ struct Seats {
 /// One connection.
 #[derive(Default)]
 struct Waiting {
-    /// Its position among those that wait.
-    at: Mutex<Option<u64>>,
     /// True between a request's head and the end of its answer.
     is_busy: AtomicBool,
     /// Signals that its place is needed for another.
@@ -335,7 +334,7 @@ struct Waiting {
 }
 
 impl Seats {
-    fn lock(&self) -> MutexGuard<'_, (u64, std::collections::BTreeMap<u64, Arc<Waiting>>)> {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Arc<Waiting>>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -347,8 +346,7 @@ impl Seats {
                 return place;
             }
             let changed = self.changed.notified();
-            if let Some((_, oldest)) = self.lock().1.pop_first() {
-                *oldest.at.lock().unwrap_or_else(PoisonError::into_inner) = None;
+            if let Some(oldest) = self.lock().pop_front() {
                 oldest.leave.notify_one();
             }
             tokio::select! {
@@ -359,20 +357,13 @@ impl Seats {
     }
 
     fn waits(&self, seat: &Arc<Waiting>) {
-        let mut waiting = self.lock();
-        let at = waiting.0;
-        waiting.0 += 1;
-        waiting.1.insert(at, Arc::clone(seat));
-        *seat.at.lock().unwrap_or_else(PoisonError::into_inner) = Some(at);
-        drop(waiting);
+        self.lock().push_back(Arc::clone(seat));
         self.changed.notify_one();
     }
 
+    /// There are at most [`MOST_CONNECTIONS`] to look at.
     fn waits_no_more(&self, seat: &Arc<Waiting>) {
-        let mut waiting = self.lock();
-        if let Some(at) = seat.at.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            waiting.1.remove(&at);
-        }
+        self.lock().retain(|waiting| !Arc::ptr_eq(waiting, seat));
     }
 }
 
