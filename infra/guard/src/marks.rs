@@ -96,11 +96,6 @@ impl Note {
             hash: number(72)?,
         })
     }
-
-    /// Frames that the log held.
-    fn frames(&self) -> u32 {
-        frames(&self.head)
-    }
 }
 
 /// Frames of the log, by its head.
@@ -166,7 +161,7 @@ pub fn examine(db: &Path) -> Result<(), Unsound> {
             let found = if is_read { hash_of(db) } else { db.metadata().map(|found| (found.len(), note.hash)) };
             if found.map_err(unusable)? == (note.bytes, note.hash) { Ok(()) } else { damaged(CHANGED) }
         }
-        State::Open | State::Closing if note.frames() == 0 => Ok(()),
+        State::Open | State::Closing if frames(&note.head) == 0 => Ok(()),
         // The system was restarted since, and these writes need not survive that.
         State::Open | State::Closing if note.boot != [0; 7] && note.boot != boot() => Ok(()),
         State::Open | State::Closing => {
@@ -183,7 +178,8 @@ pub fn examine(db: &Path) -> Result<(), Unsound> {
 
 /// Why the log lacks frames that were recorded, if it does. "WAL-mode File Format", sections 1.2 to 1.4.
 fn log_holds(log: &Path, note: &Note) -> io::Result<Option<String>> {
-    let frames = note.frames();
+    let frames = frames(&note.head);
+    let number = |bytes: &[u8]| u32::from_be_bytes(bytes.try_into().expect("four bytes"));
     let lost = |found: u32| {
         Some(format!(
             "only {found} of the {frames} pages in its log ({}) can be read; what was written after them would be lost",
@@ -202,7 +198,7 @@ fn log_holds(log: &Path, note: &Note) -> io::Result<Option<String>> {
     };
     let mut head = [0; 32];
     let big_endian = match file.read_exact(&mut head) {
-        Ok(()) => u32::from_be_bytes(head[..4].try_into().expect("four bytes")) & 1 == 1,
+        Ok(()) => number(&head[..4]) & 1 == 1,
         Err(_) => return Ok(lost(0)),
     };
     let mut sums = checksum((0, 0), &head[..24], big_endian);
@@ -211,11 +207,10 @@ fn log_holds(log: &Path, note: &Note) -> io::Result<Option<String>> {
     }
     if head[16..24] != note.head[32..40] {
         // The first salt rises by one each time the log restarts, once the database contains all of it.
-        let salt = |bytes: &[u8]| u32::from_be_bytes(bytes.try_into().expect("four bytes"));
-        let later = salt(&head[16..20]).wrapping_sub(salt(&note.head[32..36]));
+        let later = number(&head[16..20]).wrapping_sub(number(&note.head[32..36]));
         return Ok(if (1..1000).contains(&later) { None } else { lost(0) });
     }
-    let page = u32::from_be_bytes(head[8..12].try_into().expect("four bytes")) as usize;
+    let page = number(&head[8..12]) as usize;
     let mut frame = vec![0; 24 + page];
     for found in 0..frames {
         if file.read_exact(&mut frame).is_err() || frame[8..16] != head[16..24] {
