@@ -15,7 +15,6 @@ mod schema;
 mod writes;
 
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::fs::File;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -107,34 +106,22 @@ impl Store {
     /// write of the receive that it ends may arrive after it.
     pub fn write_later(&self, writes: impl IntoIterator<Item = (i64, Lazy)>) {
         let Self::File(writer) = self else { return };
-        let (start, wait) = {
-            let mut pending = writer.pending();
-            for (row, write) in writes {
-                match pending.lazy.entry(row) {
-                    Entry::Vacant(entry) => {
-                        entry.insert(write);
-                    }
-                    Entry::Occupied(mut entry) => {
-                        if matches!(entry.get(), Lazy::Update(_)) {
-                            entry.insert(write);
-                        }
-                    }
-                }
+        let mut pending = writer.pending();
+        for (row, write) in writes {
+            if !matches!(pending.lazy.get(&row), Some(Lazy::Delete)) {
+                pending.lazy.insert(row, write);
             }
-            if pending.lazy.is_empty() || pending.running {
-                // A commit in progress looks for lazy writes before it ends.
-                (false, false)
-            } else if pending.lazy.len() >= LAZY_MANY {
-                pending.running = true;
-                (true, false)
-            } else {
-                (false, !std::mem::replace(&mut pending.waiting, true))
-            }
-        };
-        if start {
-            Writer::start(writer);
         }
-        if wait {
+        if pending.lazy.is_empty() || pending.running {
+            // A commit in progress looks for lazy writes before it ends.
+            return;
+        }
+        if pending.lazy.len() >= LAZY_MANY {
+            pending.running = true;
+            drop(pending);
+            Writer::start(writer);
+        } else if !std::mem::replace(&mut pending.waiting, true) {
+            drop(pending);
             Writer::start_after_a_while(writer);
         }
     }
