@@ -5,9 +5,11 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 use tokio::sync::OwnedMutexGuard;
 
 use super::attributes::QueueAttributes;
+use super::backlog::Backlog;
 use super::error::Error;
 use super::queue::Queue;
 use super::wire::QueueOnly;
@@ -47,12 +49,6 @@ struct List {
     max_results: Option<usize>,
 }
 
-#[derive(Serialize)]
-#[serde(rename_all = "PascalCase")]
-struct Url {
-    queue_url: String,
-}
-
 impl Sqs {
     pub(super) async fn create_queue(&self, at: &str, body: &[u8]) -> Result<Answer, Error> {
         let Named { queue_name: name, attributes } = parse(body)?;
@@ -66,7 +62,7 @@ impl Sqs {
             } else if let Some(attribute) = queue.lock().attributes.first_difference(&attributes) {
                 return Err(Error::queue_exists(&attribute));
             }
-            return Ok(Answer::ok(&Url { queue_url: url(at, &name) }));
+            return Ok(url_answer(at, &name));
         }
         let id = self.next_queue.fetch_add(1, Ordering::Relaxed);
         let created_ms = self.clock.now_ms();
@@ -81,7 +77,7 @@ impl Sqs {
                 drop(change);
             })
             .await?;
-        Ok(Answer::ok(&Url { queue_url: url(at, &name) }))
+        Ok(url_answer(at, &name))
     }
 
     /// Dead letters need a queue that exists and is not the same queue.
@@ -109,7 +105,7 @@ impl Sqs {
                 queues.write().unwrap_or_else(PoisonError::into_inner).remove(&gone.name);
                 let mut state = gone.lock();
                 state.deleted = true;
-                state.backlog.clear();
+                state.backlog = Backlog::default();
                 drop(state);
                 drop(change);
                 gone.changed.notify_waiters();
@@ -134,7 +130,7 @@ impl Sqs {
     pub(super) fn queue_url(&self, at: &str, body: &[u8]) -> Result<Answer, Error> {
         let request: Named = parse(body)?;
         let queue = self.named(&request.queue_name).ok_or_else(Error::no_queue)?;
-        Ok(Answer::ok(&Url { queue_url: url(at, &queue.name) }))
+        Ok(url_answer(at, &queue.name))
     }
 
     /// One page of URLs, and the token of the next: the last name of this one.
@@ -249,6 +245,10 @@ fn check_name(name: &str) -> Result<(), Error> {
         "QueueName",
         "can only include alphanumeric characters, hyphens, or underscores, 1 to 80 in length",
     ))
+}
+
+fn url_answer(at: &str, name: &str) -> Answer {
+    Answer::ok(&json!({"QueueUrl": url(at, name)}))
 }
 
 fn url(at: &str, name: &str) -> String {

@@ -334,15 +334,6 @@ impl Backlog {
         }
     }
 
-    pub fn clear(&mut self) {
-        self.entries.clear();
-        self.ready.clear();
-        self.gone = 0;
-        self.due.clear();
-        self.ages.clear();
-        self.in_flight = 0;
-    }
-
     /// When the next delay or visibility timeout ends.
     pub fn next_due_ms(&self) -> Option<i64> {
         self.due.first().map(|(until_ms, _)| *until_ms)
