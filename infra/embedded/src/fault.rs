@@ -3,7 +3,7 @@
 use crate::answer::Answer;
 use crate::service::Service;
 use crate::sqs;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 /// One call, as a fault hook sees it before anything has happened.
 #[derive(Debug, Clone, Copy)]
@@ -83,12 +83,12 @@ pub(crate) fn behind(call: Call<'_>) -> Option<Answer> {
     let request: Value = serde_json::from_slice(call.body).ok()?;
     let may_be_behind = |read: &Value| read["ConsistentRead"].as_bool() != Some(true);
     match call.operation {
-        "GetItem" if may_be_behind(&request) => Some(Answer::ok(&serde_json::json!({}))),
+        "GetItem" if may_be_behind(&request) => Some(Answer::ok(&json!({}))),
         "BatchGetItem" if request["RequestItems"].as_object()?.values().all(may_be_behind) => {
-            Some(Answer::ok(&serde_json::json!({ "Responses": {}, "UnprocessedKeys": {} })))
+            Some(Answer::ok(&json!({ "Responses": {}, "UnprocessedKeys": {} })))
         }
         "Query" if request["IndexName"].is_string() && may_be_behind(&request) => {
-            Some(Answer::ok(&serde_json::json!({ "Items": [], "Count": 0, "ScannedCount": 0 })))
+            Some(Answer::ok(&json!({ "Items": [], "Count": 0, "ScannedCount": 0 })))
         }
         _ => None,
     }
@@ -130,18 +130,10 @@ fn canceled(body: &[u8]) -> Answer {
     let request: Value = serde_json::from_slice(body).unwrap_or_default();
     let items = request["TransactItems"].as_array().map_or(1, |items| items.len().max(1));
     let mut codes = vec!["None"; items];
+    let mut reasons = vec![json!({ "Code": "None" }); items];
     codes[0] = "TransactionConflict";
-    let reasons: Vec<_> = codes
-        .iter()
-        .map(|code| match *code {
-            "None" => serde_json::json!({ "Code": "None" }),
-            code => serde_json::json!({
-                "Code": code,
-                "Message": "Transaction is ongoing for the item",
-            }),
-        })
-        .collect();
-    let mut answer = Answer::ok(&serde_json::json!({
+    reasons[0] = json!({ "Code": codes[0], "Message": "Transaction is ongoing for the item" });
+    let mut answer = Answer::ok(&json!({
         "__type": "com.amazonaws.dynamodb.v20120810#TransactionCanceledException",
         "Message": format!(
             "Transaction cancelled, please refer cancellation reasons for specific reasons [{}]",

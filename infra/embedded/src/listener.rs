@@ -37,10 +37,6 @@ pub(crate) fn serve(
     listener: TcpListener,
     shutdown: BoxFuture<'static, ()>,
 ) -> BoxFuture<'static, io::Result<()>> {
-    Box::pin(serve_until(inner, listener, shutdown))
-}
-
-async fn serve_until(inner: Arc<Inner>, listener: TcpListener, shutdown: BoxFuture<'static, ()>) -> io::Result<()> {
     let (close, closing) = watch::channel(false);
     let router = Router::new().fallback(handle).with_state(Door { inner, closing });
     let most_body = Service::DynamoDb.body_max_bytes();
@@ -49,7 +45,7 @@ async fn serve_until(inner: Arc<Inner>, listener: TcpListener, shutdown: BoxFutu
         shutdown.await;
         let _ = close.send(true);
     };
-    listener::serve(listener, router, settings, shutdown).await
+    Box::pin(listener::serve(listener, router, settings, shutdown))
 }
 
 fn refuse(refusal: Refusal) -> Response<Body> {
