@@ -12,33 +12,13 @@ use super::attributes::QueueAttributes;
 use super::backlog::Backlog;
 use super::error::Error;
 use super::queue::Queue;
-use super::wire::QueueOnly;
+use super::wire::OfQueue;
 use super::{ACCOUNT, Sqs, parse};
 use crate::answer::Answer;
 use crate::store::Write;
 
 /// AWS, "ListQueues": the default and the largest size of a page.
 const PAGE_MAX: usize = 1000;
-
-#[derive(Deserialize)]
-#[serde(rename_all = "PascalCase")]
-struct Named {
-    #[serde(default)]
-    queue_name: String,
-    #[serde(default)]
-    attributes: BTreeMap<String, String>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "PascalCase")]
-struct WithAttributes {
-    #[serde(default)]
-    queue_url: String,
-    #[serde(default)]
-    attributes: BTreeMap<String, String>,
-    #[serde(default)]
-    attribute_names: Vec<String>,
-}
 
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
@@ -51,7 +31,7 @@ struct List {
 
 impl Sqs {
     pub(super) async fn create_queue(&self, at: &str, body: &[u8]) -> Result<Answer, Error> {
-        let Named { queue_name: name, attributes } = parse(body)?;
+        let OfQueue { queue_name: name, attributes, .. } = parse(body)?;
         check_name(&name)?;
         let attributes = QueueAttributes::parse(attributes)?;
         let change = Arc::clone(&self.changes).lock_owned().await;
@@ -95,7 +75,7 @@ impl Sqs {
     }
 
     pub(super) async fn delete_queue(&self, body: &[u8]) -> Result<Answer, Error> {
-        let request: QueueOnly = parse(body)?;
+        let request: OfQueue = parse(body)?;
         let change = Arc::clone(&self.changes).lock_owned().await;
         let queue = self.queue(&request.queue_url)?;
         let queues = Arc::clone(&self.queues);
@@ -115,7 +95,7 @@ impl Sqs {
     }
 
     pub(super) async fn purge_queue(&self, body: &[u8]) -> Result<Answer, Error> {
-        let request: QueueOnly = parse(body)?;
+        let request: OfQueue = parse(body)?;
         let queue = self.queue(&request.queue_url)?;
         let purged = Arc::clone(&queue);
         let rows: Arc<[i64]> = queue.lock().backlog.rows().into();
@@ -128,7 +108,7 @@ impl Sqs {
     }
 
     pub(super) fn queue_url(&self, at: &str, body: &[u8]) -> Result<Answer, Error> {
-        let request: Named = parse(body)?;
+        let request: OfQueue = parse(body)?;
         let queue = self.named(&request.queue_name).ok_or_else(Error::no_queue)?;
         Ok(url_answer(at, &queue.name))
     }
@@ -163,7 +143,7 @@ impl Sqs {
     }
 
     pub(super) fn queue_attributes(&self, body: &[u8]) -> Result<Answer, Error> {
-        let request: WithAttributes = parse(body)?;
+        let request: OfQueue = parse(body)?;
         let queue = self.queue(&request.queue_url)?;
         let values = {
             let mut state = queue.lock();
@@ -196,7 +176,7 @@ impl Sqs {
     }
 
     pub(super) async fn set_queue_attributes(&self, body: &[u8]) -> Result<Answer, Error> {
-        let request: WithAttributes = parse(body)?;
+        let request: OfQueue = parse(body)?;
         let change = Arc::clone(&self.changes).lock_owned().await;
         let queue = self.queue(&request.queue_url)?;
         let attributes = queue.lock().attributes.changed(request.attributes)?;

@@ -119,7 +119,7 @@ impl Store {
         if pending.lazy.len() >= LAZY_MANY {
             pending.running = true;
             drop(pending);
-            Writer::start(writer);
+            Writer::start(writer, false);
         } else if !std::mem::replace(&mut pending.waiting, true) {
             drop(pending);
             Writer::start_after_a_while(writer);
@@ -170,24 +170,23 @@ impl Writer {
             pending.awaited.push(Awaited { write, then, answer });
             !std::mem::replace(&mut pending.running, true)
         };
-        match (start, gathers) {
-            (true, true) => Self::start_after_gathering(writer),
-            (true, false) => Self::start(writer),
-            (false, _) => {}
+        if start {
+            Self::start(writer, gathers);
         }
         answered
     }
 
-    fn start(writer: &Arc<Self>) {
+    /// At once, or after [`GATHER_MS`].
+    fn start(writer: &Arc<Self>, gathers: bool) {
         let mut run = Run { writer: Arc::clone(writer), finished: false };
-        tokio::task::spawn_blocking(move || run.until_nothing_waits());
-    }
-
-    fn start_after_gathering(writer: &Arc<Self>) {
-        let mut run = Run { writer: Arc::clone(writer), finished: false };
+        let commit = move || run.until_nothing_waits();
+        if !gathers {
+            tokio::task::spawn_blocking(commit);
+            return;
+        }
         tokio::spawn(async move {
             tokio::time::sleep(Duration::from_millis(GATHER_MS)).await;
-            tokio::task::spawn_blocking(move || run.until_nothing_waits());
+            tokio::task::spawn_blocking(commit);
         });
     }
 
@@ -204,7 +203,7 @@ impl Writer {
                 !pending.lazy.is_empty() && !std::mem::replace(&mut pending.running, true)
             };
             if start {
-                Self::start(&writer);
+                Self::start(&writer, false);
             }
         });
     }
