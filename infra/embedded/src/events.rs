@@ -5,7 +5,8 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
+use serde_json::json;
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
@@ -75,7 +76,7 @@ impl Kept {
     }
 }
 
-/// An operation's error: name and message. Status 400.
+/// The error of an operation or of an entry: name and message. Status 400.
 struct Refused(&'static str, String);
 
 impl EventBridge {
@@ -118,29 +119,26 @@ impl EventBridge {
                 "Total size of the entries in the request is over the limit.".into(),
             ));
         }
-        let mut outcome = Outcome { failed_entry_count: 0, entries: Vec::with_capacity(count) };
-        let mut events = Vec::new();
+        let (mut entries, mut events) = (Vec::with_capacity(count), Vec::new());
         for entry in request.entries {
             match self.accept(entry) {
                 Ok(event) => {
-                    outcome.entries.push(EntryOutcome::Stored { event_id: event.id.clone() });
+                    entries.push(json!({ "EventId": event.id }));
                     events.push(event);
                 }
-                Err((error_code, error_message)) => {
-                    outcome.failed_entry_count += 1;
-                    outcome.entries.push(EntryOutcome::Failed { error_code, error_message });
-                }
+                Err(Refused(code, message)) => entries.push(json!({ "ErrorCode": code, "ErrorMessage": message })),
             }
         }
+        let failed = count - events.len();
         self.keep(events).await?;
-        Ok(Answer::ok(&outcome))
+        Ok(Answer::ok(&json!({ "FailedEntryCount": failed, "Entries": entries })))
     }
 
-    /// Checks an entry; it has no number yet. The errors are those of entries: code and message.
-    fn accept(&self, entry: PutEvent) -> Result<Event, (&'static str, String)> {
+    /// Checks an entry; it has no number yet.
+    fn accept(&self, entry: PutEvent) -> Result<Event, Refused> {
         let required = |name: &str, value: Option<String>| match value {
             Some(value) if !value.is_empty() => Ok(value),
-            _ => Err((
+            _ => Err(Refused(
                 "InvalidArgument",
                 format!("Parameter {name} is not valid. Reason: {name} is a required argument."),
             )),
@@ -149,15 +147,15 @@ impl EventBridge {
         let detail_type = required("DetailType", entry.detail_type)?;
         let detail = required("Detail", entry.detail)?;
         if source.starts_with("aws.") {
-            return Err(("NotAuthorizedForSourceException", "Not authorized for the source.".into()));
+            return Err(Refused("NotAuthorizedForSourceException", "Not authorized for the source.".into()));
         }
         let is_object = detail.trim_start().starts_with('{') && serde_json::from_str::<&RawValue>(&detail).is_ok();
         if !is_object {
-            return Err(("MalformedDetail", "Detail is malformed.".into()));
+            return Err(Refused("MalformedDetail", "Detail is malformed.".into()));
         }
         let bus = bus_name(entry.event_bus_name.as_deref());
         if bus != "default" && !self.lock().buses.contains(bus) {
-            return Err(("ResourceNotFoundException", format!("Event bus {bus} does not exist.")));
+            return Err(Refused("ResourceNotFoundException", format!("Event bus {bus} does not exist.")));
         }
         Ok(Event {
             number: 0,
@@ -218,7 +216,7 @@ impl EventBridge {
             })
             .await
             .map_err(|error| Refused("InternalException", error.to_string()))?;
-        Ok(Answer::ok(&serde_json::json!({ "EventBusArn": format!("{ARN_PREFIX}{name}") })))
+        Ok(Answer::ok(&json!({ "EventBusArn": format!("{ARN_PREFIX}{name}") })))
     }
 }
 
@@ -270,20 +268,4 @@ impl PutEvent {
 #[serde(rename_all = "PascalCase")]
 struct Bus {
     name: Option<String>,
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "PascalCase")]
-struct Outcome {
-    failed_entry_count: usize,
-    entries: Vec<EntryOutcome>,
-}
-
-#[derive(Serialize)]
-#[serde(untagged)]
-enum EntryOutcome {
-    #[serde(rename_all = "PascalCase")]
-    Stored { event_id: String },
-    #[serde(rename_all = "PascalCase")]
-    Failed { error_code: &'static str, error_message: String },
 }

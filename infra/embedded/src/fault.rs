@@ -65,9 +65,7 @@ pub(crate) fn instead(fault: Fault, call: Call<'_>) -> Result<Answer, Lost> {
             _ => dynamodb("TransactionConflictException", "Transaction is ongoing for the item"),
         },
         (Fault::InternalError, Service::DynamoDb) => {
-            let mut answer = dynamodb("InternalServerError", "Internal server error");
-            answer.status = 500;
-            answer
+            Answer { status: 500, ..dynamodb("InternalServerError", "Internal server error") }
         }
         (Fault::InternalError | Fault::TransactionConflict, Service::Sqs) => {
             sqs::Error::internal("We encountered an internal error. Please try again.").into_answer()
@@ -133,7 +131,7 @@ fn canceled(body: &[u8]) -> Answer {
     let mut reasons = vec![json!({ "Code": "None" }); items];
     codes[0] = "TransactionConflict";
     reasons[0] = json!({ "Code": codes[0], "Message": "Transaction is ongoing for the item" });
-    let mut answer = Answer::ok(&json!({
+    let answer = Answer::ok(&json!({
         "__type": "com.amazonaws.dynamodb.v20120810#TransactionCanceledException",
         "Message": format!(
             "Transaction cancelled, please refer cancellation reasons for specific reasons [{}]",
@@ -141,6 +139,5 @@ fn canceled(body: &[u8]) -> Answer {
         ),
         "CancellationReasons": reasons,
     }));
-    answer.status = 400;
-    answer
+    Answer { status: 400, ..answer }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::json;
 use tokio::sync::OwnedMutexGuard;
 
@@ -126,15 +126,12 @@ impl Sqs {
         let mut names: Vec<String> = all.filter(is_wanted).take(max + 1).collect();
         let more = names.len() > max;
         names.truncate(max);
-        #[derive(Serialize)]
-        #[serde(rename_all = "PascalCase")]
-        struct Urls {
-            queue_urls: Vec<String>,
-            #[serde(skip_serializing_if = "Option::is_none")]
-            next_token: Option<String>,
+        let urls: Vec<_> = names.iter().map(|name| url(at, name)).collect();
+        let mut answer = json!({ "QueueUrls": urls });
+        if more {
+            answer["NextToken"] = names.pop().into();
         }
-        let queue_urls = names.iter().map(|name| url(at, name)).collect();
-        Ok(Answer::ok(&Urls { queue_urls, next_token: names.pop().filter(|_| more) }))
+        Ok(Answer::ok(&answer))
     }
 
     pub(super) fn sends_dead_letters(&self, from: &Queue, to: &Arc<Queue>) -> bool {
@@ -165,14 +162,9 @@ impl Sqs {
             return Err(Error::attribute_name(name));
         }
         let asked = |name: &String| all || names.contains(name);
-        #[derive(Serialize)]
-        #[serde(rename_all = "PascalCase")]
-        struct Values {
-            #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-            attributes: BTreeMap<String, String>,
-        }
-        let attributes = values.into_iter().filter(|(name, _)| asked(name)).collect();
-        Ok(Answer::ok(&Values { attributes }))
+        let attributes: BTreeMap<_, _> = values.into_iter().filter(|(name, _)| asked(name)).collect();
+        let is_any = !attributes.is_empty();
+        Ok(if is_any { Answer::ok(&json!({ "Attributes": attributes })) } else { Answer::empty() })
     }
 
     pub(super) async fn set_queue_attributes(&self, body: &[u8]) -> Result<Answer, Error> {
