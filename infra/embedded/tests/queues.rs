@@ -10,7 +10,7 @@ use aws_sdk_sqs::primitives::Blob;
 use aws_sdk_sqs::types::{
     DeleteMessageBatchRequestEntry, MessageAttributeValue, QueueAttributeName as Q, SendMessageBatchRequestEntry,
 };
-use common::{bodies, memory, queue, receive, send, sqs};
+use common::{bodies, memory, opened, queue, receive, send, sqs};
 use tokio::time::Instant;
 
 fn entry(id: &str, body: &str) -> SendMessageBatchRequestEntry {
@@ -23,8 +23,7 @@ fn seconds(seconds: u64) -> Duration {
 
 #[tokio::test(start_paused = true)]
 async fn received_message_comes_again_until_it_is_deleted() {
-    let sqs = sqs(&memory());
-    let url = queue(&sqs, "work", &[(Q::VisibilityTimeout, "30")]).await;
+    let (_, sqs, url) = opened(memory(), &[(Q::VisibilityTimeout, "30")]).await;
     send(&sqs, &url, "one").await;
 
     let first = receive(&sqs, &url).await;
@@ -56,9 +55,7 @@ async fn received_message_comes_again_until_it_is_deleted() {
 // error is the one that users of SQS report.
 #[tokio::test(start_paused = true)]
 async fn a_message_is_hidden_for_at_most_twelve_hours_from_its_receive() {
-    let endpoints = memory();
-    let sqs = sqs(&endpoints);
-    let url = queue(&sqs, "work", &[(Q::VisibilityTimeout, "43200")]).await;
+    let (endpoints, sqs, url) = opened(memory(), &[(Q::VisibilityTimeout, "43200")]).await;
     send(&sqs, &url, "x").await;
     let first = receive(&sqs, &url).await;
     let change = async |handle: &str, visible_s: i32| {
@@ -100,9 +97,7 @@ async fn a_receipt_handle_is_refused_by_every_other_queue() {
 
 #[tokio::test(start_paused = true)]
 async fn long_poll_ends_with_a_send_a_delay_or_a_timeout() {
-    let endpoints = memory();
-    let sqs = sqs(&endpoints);
-    let url = queue(&sqs, "work", &[]).await;
+    let (_, sqs, url) = opened(memory(), &[]).await;
     let poll = |visible_s: i32| {
         let request = sqs.receive_message().queue_url(&url).wait_time_seconds(20);
         let request = request.visibility_timeout(visible_s);
@@ -136,8 +131,7 @@ async fn long_poll_ends_with_a_send_a_delay_or_a_timeout() {
 
 #[tokio::test(start_paused = true)]
 async fn waiting_receivers_learn_of_a_nearer_end() {
-    let sqs = sqs(&memory());
-    let url = queue(&sqs, "work", &[]).await;
+    let (_, sqs, url) = opened(memory(), &[]).await;
     let request = || sqs.receive_message().queue_url(&url).wait_time_seconds(20);
     let timed = |request: aws_sdk_sqs::operation::receive_message::builders::ReceiveMessageFluentBuilder| async {
         let started = Instant::now();
@@ -238,9 +232,7 @@ async fn no_dead_letter_is_lost_when_the_target_of_its_move_is_deleted() {
 
 #[tokio::test(start_paused = true)]
 async fn bad_entry_fails_alone() {
-    let endpoints = memory();
-    let sqs = sqs(&endpoints);
-    let url = queue(&sqs, "work", &[]).await;
+    let (endpoints, sqs, url) = opened(memory(), &[]).await;
     let batch = sqs.send_message_batch().queue_url(&url);
     let outcome = batch
         .entries(entry("good", "one"))
@@ -277,8 +269,7 @@ async fn bad_entry_fails_alone() {
 
 #[tokio::test(start_paused = true)]
 async fn sizes_and_batches_are_limited() {
-    let sqs = sqs(&memory());
-    let url = queue(&sqs, "work", &[]).await;
+    let (_, sqs, url) = opened(memory(), &[]).await;
     const MIB: usize = 1024 * 1024;
     send(&sqs, &url, &"x".repeat(MIB)).await;
     let large = sqs.send_message().queue_url(&url).message_body("x".repeat(MIB + 1));
@@ -301,8 +292,7 @@ async fn sizes_and_batches_are_limited() {
 
 #[tokio::test(start_paused = true)]
 async fn small_group_does_not_wait_for_a_large_one() {
-    let sqs = sqs(&memory());
-    let url = queue(&sqs, "work", &[]).await;
+    let (_, sqs, url) = opened(memory(), &[]).await;
     for n in 0..50 {
         let message = sqs.send_message().queue_url(&url).message_body(format!("noisy {n}"));
         message.message_group_id("noisy").send().await.unwrap();
@@ -315,8 +305,7 @@ async fn small_group_does_not_wait_for_a_large_one() {
 
 #[tokio::test(start_paused = true)]
 async fn attributes_arrive_and_have_the_digest_sqs_gives() {
-    let sqs = sqs(&memory());
-    let url = queue(&sqs, "work", &[]).await;
+    let (_, sqs, url) = opened(memory(), &[]).await;
     let text = |value: &str| MessageAttributeValue::builder().data_type("String").string_value(value).build().unwrap();
     let binary =
         MessageAttributeValue::builder().data_type("Binary.raw").binary_value(Blob::new([0, 1, 2])).build().unwrap();
@@ -338,9 +327,7 @@ async fn attributes_arrive_and_have_the_digest_sqs_gives() {
 
 #[tokio::test(start_paused = true)]
 async fn queues_are_created_once_and_described() {
-    let endpoints = memory();
-    let sqs = sqs(&endpoints);
-    let url = queue(&sqs, "work", &[(Q::DelaySeconds, "5")]).await;
+    let (endpoints, sqs, url) = opened(memory(), &[(Q::DelaySeconds, "5")]).await;
     assert_eq!(url, "http://localhost:8000/000000000000/work");
     assert_eq!(queue(&sqs, "work", &[(Q::DelaySeconds, "5")]).await, url);
     let other = sqs.create_queue().queue_name("work").attributes(Q::DelaySeconds, "6");

@@ -66,6 +66,16 @@ pub async fn queue(sqs: &aws_sdk_sqs::Client, name: &str, attributes: &[(QueueAt
     request.send().await.unwrap().queue_url.unwrap()
 }
 
+/// These endpoints with a client and the URL of a new queue `work`.
+pub async fn opened(
+    endpoints: Endpoints,
+    attributes: &[(QueueAttributeName, &str)],
+) -> (Endpoints, aws_sdk_sqs::Client, String) {
+    let sqs = sqs(&endpoints);
+    let url = queue(&sqs, "work", attributes).await;
+    (endpoints, sqs, url)
+}
+
 pub async fn send(sqs: &aws_sdk_sqs::Client, url: &str, body: &str) {
     sqs.send_message().queue_url(url).message_body(body).send().await.unwrap();
 }
