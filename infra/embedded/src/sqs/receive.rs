@@ -44,7 +44,6 @@ impl Sqs {
             let _ = self.store.write(Write::Begun(begun), || {}).await;
             std::mem::forget(abandoned);
         }
-        self.counters.count(|counts| counts.messages_received += received.len() as u64);
         let messages = received.iter().map(|entry| Message::new(entry, entry.receipt(self.run, queue.id), &request));
         Ok(Answer::ok(&Messages { messages: messages.collect() }))
     }

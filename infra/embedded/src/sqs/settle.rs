@@ -54,7 +54,6 @@ impl Sqs {
     pub(super) fn delete(&self, queue: &Queue, request: &Received) -> Result<(), Error> {
         let receipt = receipt(queue, &request.receipt_handle)?;
         if receipt.run == self.run && queue.lock().backlog.delete(receipt) {
-            self.counters.count(|counts| counts.messages_deleted += 1);
             self.store.write_later([(receipt.row, Lazy::Delete)]);
         }
         Ok(())
