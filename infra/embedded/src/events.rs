@@ -29,20 +29,8 @@ const REQUEST_MAX_BYTES: usize = 1024 * 1024;
 
 const ARN_PREFIX: &str = "arn:aws:events:us-east-1:000000000000:event-bus/";
 
-/// The stored events. Cheap to clone.
-#[derive(Clone)]
-pub struct Events(pub(crate) Arc<EventBridge>);
-
-impl Events {
-    /// Up to `limit` kept events numbered above `after`, oldest first. Start with 0.
-    pub fn page(&self, after: u64, limit: usize) -> Vec<Arc<Event>> {
-        let kept = self.0.lock();
-        let start = kept.events.partition_point(|event| event.number <= after);
-        kept.events.iter().skip(start).take(limit).cloned().collect()
-    }
-}
-
-pub(crate) struct EventBridge {
+/// The stored events.
+pub struct Events {
     kept: Mutex<Kept>,
     /// Number of the newest event. Locked while an event takes its place in the order of commits, so that a reader that
     /// has seen number 6 has also seen 5.
@@ -79,8 +67,8 @@ impl Kept {
 /// The error of an operation or of an entry: name and message. Status 400.
 struct Refused(&'static str, String);
 
-impl EventBridge {
-    pub fn new(store: Store, loaded: &mut Loaded, clock: Arc<Clock>, counters: Arc<Counters>) -> Self {
+impl Events {
+    pub(crate) fn new(store: Store, loaded: &mut Loaded, clock: Arc<Clock>, counters: Arc<Counters>) -> Self {
         let mut kept = Kept { buses: loaded.buses.drain(..).collect(), ..Kept::default() };
         for event in loaded.events.drain(..) {
             kept.add(Arc::new(event));
@@ -88,11 +76,18 @@ impl EventBridge {
         Self { kept: Mutex::new(kept), last_number: Mutex::new(loaded.last_event), store, clock, counters }
     }
 
+    /// Up to `limit` kept events numbered above `after`, oldest first. Start with 0.
+    pub fn page(&self, after: u64, limit: usize) -> Vec<Arc<Event>> {
+        let kept = self.lock();
+        let start = kept.events.partition_point(|event| event.number <= after);
+        kept.events.iter().skip(start).take(limit).cloned().collect()
+    }
+
     fn lock(&self) -> MutexGuard<'_, Kept> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub async fn call(self: &Arc<Self>, operation: &str, body: &[u8]) -> Answer {
+    pub(crate) async fn call(self: &Arc<Self>, operation: &str, body: &[u8]) -> Answer {
         let outcome = match operation {
             "PutEvents" => self.put_events(body).await,
             "CreateEventBus" => self.create_bus(body).await,

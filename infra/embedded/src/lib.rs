@@ -84,7 +84,6 @@ pub use store::Event;
 use clock::Clock;
 use counts::Counters;
 use dynamodb::DynamoDb;
-use events::EventBridge;
 use sqs::Sqs;
 use store::{Loaded, Store};
 
@@ -108,7 +107,7 @@ pub struct Endpoints(Arc<Inner>);
 pub(crate) struct Inner {
     pub sqs: Arc<Sqs>,
     pub dynamodb: DynamoDb,
-    pub events: Arc<EventBridge>,
+    pub events: Arc<Events>,
     pub counters: Arc<Counters>,
     pub fault_hook: RwLock<Option<FaultHook>>,
 }
@@ -129,7 +128,7 @@ impl Endpoints {
             Some(dir) => open_files(dir, options.durability, &clock, &counters)?,
         };
         let sqs = Sqs::new(store.clone(), &mut loaded, Arc::clone(&clock), Arc::clone(&counters));
-        let events = EventBridge::new(store, &mut loaded, clock, Arc::clone(&counters));
+        let events = Events::new(store, &mut loaded, clock, Arc::clone(&counters));
         Ok(Self(Arc::new(Inner {
             sqs: Arc::new(sqs),
             dynamodb,
@@ -169,8 +168,8 @@ impl Endpoints {
     }
 
     /// The stored EventBridge events.
-    pub fn events(&self) -> Events {
-        Events(Arc::clone(&self.0.events))
+    pub fn events(&self) -> &Events {
+        &self.0.events
     }
 
     /// All queues, in the order of names.
