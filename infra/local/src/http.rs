@@ -34,7 +34,8 @@ pub async fn serve(
     shutdown: impl Future<Output = ()> + Send,
 ) -> std::io::Result<()> {
     let settings = Settings { most_body: MAX_READ, grace: GRACE, refuse: refused, limits: Limits::default() };
-    listener::serve(listener, router(handler, access), settings, shutdown).await
+    let router = Router::new().fallback(forward).with_state((handler, access));
+    listener::serve(listener, router, settings, shutdown).await
 }
 
 fn refused(refusal: Refusal) -> Response {
@@ -51,11 +52,6 @@ fn refused(refusal: Refusal) -> Response {
     let mut answer = from_answer(refuse(&problem));
     *answer.status_mut() = refusal.status();
     answer
-}
-
-/// The router that passes every request that `access` admits to `handler`.
-fn router(handler: Handler, access: Arc<Access>) -> Router {
-    Router::new().fallback(forward).with_state((handler, access))
 }
 
 async fn forward(State((handler, access)): State<(Handler, Arc<Access>)>, request: Request) -> Response {
