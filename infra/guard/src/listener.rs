@@ -238,11 +238,9 @@ async fn answer(
 ) -> Result<Response<Body>, Infallible> {
     let busy = Busy::new(Arc::clone(&door.seats), seat);
     let Settings { refuse, most_body, limits, .. } = door.settings;
-    let checked = match door.loopback_only {
-        true => host::check(request.version(), request.uri(), request.headers()),
-        false => Ok(()),
-    };
-    if let Err(wrong) = checked {
+    if door.loopback_only
+        && let Err(wrong) = host::check(request.version(), request.uri(), request.headers())
+    {
         return Ok(busy.with(refuse(Refusal::Host(wrong))));
     }
     let trouble = Arc::new(OnceLock::new());
@@ -258,8 +256,7 @@ async fn answer(
         *request.method_mut() = Method::GET;
     }
     request.extensions_mut().insert(cut);
-    let answered = TowerToHyperService::new(door.router).call(request).await;
-    let answered = answered.unwrap_or_else(|never| match never {});
+    let Ok(answered) = TowerToHyperService::new(door.router).call(request).await;
     let Some(&refusal) = trouble.get() else { return Ok(busy.with(answered)) };
     let mut refused = refuse(refusal);
     refused.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));

@@ -257,24 +257,19 @@ pub fn check(db: &Path) -> Result<(), Unsound> {
 /// Whether the last process that had `db` open ended without closing it. Call this before [`check`].
 #[must_use]
 pub fn was_killed(db: &Path) -> bool {
-    std::fs::read(file_of(db)).is_ok_and(|mark| Note::decode(&mark).is_some_and(|note| note.state != State::Closed))
+    last_note(db).is_some_and(|note| note.state != State::Closed)
+}
+
+/// `None` if there is no mark or it cannot be read, which [`examine`] reports.
+fn last_note(db: &Path) -> Option<Note> {
+    Note::decode(&std::fs::read(file_of(db)).ok()?)
 }
 
 fn closing(db: &Path) -> io::Result<()> {
-    let mark = match File::options().read(true).write(true).open(file_of(db)) {
-        Ok(mark) => mark,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(error),
-    };
-    let mut all = Vec::new();
-    (&mark).read_to_end(&mut all)?;
-    match Note::decode(&all) {
-        Some(note) if note.state == State::Open => {
-            mark.write_all_at(&Note { state: State::Closing, ..note }.encode(), 0)?;
-            mark.sync_data()
-        }
-        _ => Ok(()),
-    }
+    let Some(note) = last_note(db).filter(|note| note.state == State::Open) else { return Ok(()) };
+    let mark = File::options().write(true).open(file_of(db))?;
+    mark.write_all_at(&Note { state: State::Closing, ..note }.encode(), 0)?;
+    mark.sync_data()
 }
 
 /// SQLite's `quick_check`, for files that are not too large for it.
