@@ -91,21 +91,14 @@ async fn handle(State(mut door): State<Door>, request: Request) -> Response<Body
     };
     let endpoint = format!("http://{}", text(headers, header::HOST.as_str()).unwrap_or_default());
     let caller = Caller { endpoint: &endpoint, consumer: text(headers, consumers::HEADER) };
-    // A long poll would hold up the shutdown for its 20 seconds. While it waits it has taken no message.
-    let may_wait = operation == "ReceiveMessage";
-    let closing = async {
-        match may_wait {
-            true => door.closing.wait_for(|closing| *closing).await.is_ok(),
-            false => std::future::pending().await,
-        }
-    };
     tokio::select! {
         biased;
         answer = door.inner.dispatch(Call { service, operation, body: &body }, caller) => match answer {
             Ok(answer) => respond(service, answer),
             Err(lost) => broken(lost),
         },
-        _ = closing => respond(
+        // A long poll would hold up the shutdown for its 20 seconds. While it waits it has taken no message.
+        _ = door.closing.wait_for(|closing| *closing), if operation == "ReceiveMessage" => respond(
             service,
             Answer::error(503, "ServiceUnavailable", "The endpoint is stopping."),
         ),

@@ -99,11 +99,8 @@ pub(crate) struct Sqs {
 
 impl Sqs {
     pub fn new(store: Store, loaded: &mut Loaded, clock: Arc<Clock>, counters: Arc<Counters>) -> Self {
-        let mut by_id = BTreeMap::new();
-        for queue in loaded.queues.drain(..) {
-            let id = queue.id;
-            by_id.insert(id, Arc::new(Queue::restored(queue)));
-        }
+        let queues = loaded.queues.drain(..).map(|queue| (queue.id, Arc::new(Queue::restored(queue))));
+        let by_id: BTreeMap<_, _> = queues.collect();
         let now_ms = clock.now_ms();
         for message in loaded.messages.drain(..) {
             // The message's queue was deleted at the same moment, so the message is dropped.

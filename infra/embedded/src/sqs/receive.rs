@@ -8,7 +8,6 @@ use serde::Serialize;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::attributes::Redrive;
 use super::backlog::{CUT_SHORT_MAX, Entry, Taken};
 use super::error::Error;
 use super::message;
@@ -89,10 +88,8 @@ impl Sqs {
         }
         self.advance(queue, &mut state, now_ms);
         // The queue that dead letters go to, unless it is gone: then they are received again.
-        let dead_letters = match &state.attributes.redrive {
-            Some(Redrive { receives_max, target }) => self.by_arn(target).map(|target| (*receives_max, target)),
-            None => None,
-        };
+        let redrive = state.attributes.redrive.as_ref();
+        let dead_letters = redrive.and_then(|redrive| Some((redrive.receives_max, self.by_arn(&redrive.target)?)));
         let receives_max = dead_letters.as_ref().map(|(most, _)| *most);
         let timeout_s = take.timeout_s.unwrap_or(state.attributes.visibility_timeout_s);
         let due_before_ms = state.backlog.next_due_ms();
