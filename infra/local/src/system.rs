@@ -213,26 +213,20 @@ impl System {
 
         tasks.spawn(traces::run(ended(stopped.clone())));
 
-        let aws_url = match &endpoints {
-            None => None,
-            Some(endpoints) => {
-                let listener = bind(options.port, 1).await?;
-                let url = url_of(&listener)?;
-                let (endpoints, ended) = (endpoints.clone(), ended(stopped.clone()));
-                tasks.spawn(async move { log_end("the endpoints", endpoints.serve(listener, ended).await) });
-                Some(url)
-            }
-        };
+        let mut aws_url = None;
+        if let Some(endpoints) = endpoints.clone() {
+            let (listener, ended) = (bind(options.port, 1).await?, ended(stopped.clone()));
+            aws_url = Some(url_of(&listener)?);
+            tasks.spawn(async move { log_end("the endpoints", endpoints.serve(listener, ended).await) });
+        }
 
         let remotes = open_remotes(match &options.backend {
             Backend::Embedded { data, .. } => data.as_deref(),
             Backend::Emulator | Backend::Deployed => None,
         })?;
         let remotes_url = url_of(&remotes_listener)?;
-        {
-            let (remotes, ended) = (remotes.clone(), ended(stopped.clone()));
-            tasks.spawn(async move { log_end("the remote services", remotes.serve(remotes_listener, ended).await) });
-        }
+        let (served, until) = (remotes.clone(), ended(stopped.clone()));
+        tasks.spawn(async move { log_end("the remote services", served.serve(remotes_listener, until).await) });
 
         let engine = Arc::new(observed_engine(&config, &clients, wall_clock(), options.observer));
         if let Backend::Embedded { data: Some(data), .. } = &options.backend {
@@ -244,7 +238,7 @@ impl System {
         let live = Arc::new(live);
         let elsewhere = |name: &str| options.urls.get(name).cloned();
         let runtime = agent_runtime(&config, elsewhere, &remotes_url, &means);
-        let act = agent_handler(&Arc::new(runtime), &Arc::new(SqsMessenger::new(&clients, &config)));
+        let act = agent_handler(runtime, SqsMessenger::new(&clients, &config));
         let agents = start_pumps(&mut tasks, &config, &Queues::new(&clients), &engine, &live, &act, &stopped);
         tasks.spawn(sweep(Arc::clone(&engine), config.shards, stopped.clone()));
         tasks.spawn(work(Arc::clone(&engine), stopped.clone()));
@@ -599,12 +593,11 @@ fn start_pumps(
 }
 
 /// The consumer of agents' requests in this process.
-#[must_use]
-pub fn agent_handler(runtime: &Arc<agent::Runtime>, messenger: &Arc<SqsMessenger>) -> pump::Handler {
-    let (runtime, messenger) = (Arc::clone(runtime), Arc::clone(messenger));
+fn agent_handler(runtime: agent::Runtime, messenger: SqsMessenger) -> pump::Handler {
+    let means = Arc::new((runtime, messenger));
     Arc::new(move |event| {
-        let (runtime, messenger) = (Arc::clone(&runtime), Arc::clone(&messenger));
-        async move { agent::handler(&runtime, &*messenger, event).await }.boxed()
+        let means = Arc::clone(&means);
+        async move { agent::handler(&means.0, &means.1, event).await }.boxed()
     })
 }
 
