@@ -286,11 +286,6 @@ impl DynamoDb {
             });
         }
     }
-
-    /// Sweeps now, and returns the number of deleted items.
-    pub async fn sweep(&self) -> Outcome<usize> {
-        self.work(Kind::Writes, (), |database, ()| database.sweep_ttl()).await
-    }
 }
 
 /// Syncs the write-ahead log of the database at `path`, where every commit is until a checkpoint, which syncs by itself. The

@@ -181,12 +181,6 @@ impl Endpoints {
     pub fn set_fault_hook(&self, hook: Option<FaultHook>) {
         *self.0.fault_hook.write().unwrap_or_else(PoisonError::into_inner) = hook;
     }
-
-    /// Deletes DynamoDB items whose time to live has ended, which otherwise happens once a minute during other calls.
-    /// Returns their number.
-    pub async fn sweep_time_to_live(&self) -> io::Result<usize> {
-        self.0.dynamodb.sweep().await.map_err(io::Error::other)
-    }
 }
 
 /// Continues with what is left of the damaged files in `dir`; see [`stepwarden_guard::marks::accept_loss`]. Returns a

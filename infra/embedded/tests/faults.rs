@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use aws_sdk_dynamodb::types::{
-    AttributeDefinition, AttributeValue, BillingMode, GlobalSecondaryIndex, KeySchemaElement, KeyType,
-    KeysAndAttributes, Projection, ProjectionType, Put, ScalarAttributeType, TransactWriteItem,
+    AttributeDefinition, BillingMode, GlobalSecondaryIndex, KeySchemaElement, KeyType, KeysAndAttributes, Projection,
+    ProjectionType, Put, ScalarAttributeType, TransactWriteItem,
 };
 use aws_sdk_sqs::error::ProvideErrorMetadata;
-use common::{bodies, dynamodb, eventbridge, memory, queue, receive, sqs, table};
+use common::{bodies, dynamodb, eventbridge, memory, opened, reasons, receive, tasks, text};
 use stepwarden_embedded::{Call, Endpoints, Fault, FaultHook};
 
 /// The first `times` calls of `operation` fail with `fault`.
@@ -27,17 +27,16 @@ fn inject(endpoints: &Endpoints, operation: &'static str, fault: Fault, times: u
 }
 
 fn put(id: &str) -> TransactWriteItem {
-    let put = Put::builder().table_name("tasks").item("id", AttributeValue::S(id.into()));
+    let put = Put::builder().table_name("tasks").item("id", text(id));
     TransactWriteItem::builder().put(put.build().unwrap()).build()
 }
 
 #[tokio::test]
 async fn a_batch_is_answered_in_part() {
     let endpoints = memory();
-    let client = dynamodb(&endpoints);
-    table(&client).await;
+    let client = tasks(&endpoints).await;
     client.transact_write_items().transact_items(put("a")).transact_items(put("b")).send().await.unwrap();
-    let keys = ["a", "b", "c"].map(|id| HashMap::from([("id".to_owned(), AttributeValue::S(id.into()))]));
+    let keys = ["a", "b", "c"].map(|id| HashMap::from([("id".to_owned(), text(id))]));
     let wanted = KeysAndAttributes::builder().set_keys(Some(keys.to_vec())).consistent_read(true).build().unwrap();
     let ask = || client.batch_get_item().request_items("tasks", wanted.clone()).send();
 
@@ -58,9 +57,8 @@ async fn a_batch_is_answered_in_part() {
 #[tokio::test]
 async fn tables_throttle_conflict_fail_and_lose_answers() {
     let endpoints = memory();
-    let client = dynamodb(&endpoints);
-    table(&client).await;
-    let put_one = || client.put_item().table_name("tasks").item("id", AttributeValue::S("a".into()));
+    let client = tasks(&endpoints).await;
+    let put_one = || client.put_item().table_name("tasks").item("id", text("a"));
 
     inject(&endpoints, "PutItem", Fault::Throttle, 1);
     let error = put_one().send().await.unwrap_err().into_service_error();
@@ -77,13 +75,8 @@ async fn tables_throttle_conflict_fail_and_lose_answers() {
     inject(&endpoints, "TransactWriteItems", Fault::TransactionConflict, 1);
     let both = client.transact_write_items().transact_items(put("a")).transact_items(put("b"));
     let error = both.send().await.unwrap_err().into_service_error();
-    let aws_sdk_dynamodb::operation::transact_write_items::TransactWriteItemsError::TransactionCanceledException(
-        canceled,
-    ) = error
-    else {
-        panic!("{error:?}")
-    };
-    let codes: Vec<_> = canceled.cancellation_reasons().iter().map(|reason| reason.code().unwrap()).collect();
+    let reasons = reasons(error);
+    let codes: Vec<_> = reasons.iter().map(|reason| reason.code().unwrap()).collect();
     assert_eq!(codes, ["TransactionConflict", "None"]);
 
     let count = async || client.scan().table_name("tasks").send().await.unwrap().count();
@@ -98,13 +91,12 @@ async fn tables_throttle_conflict_fail_and_lose_answers() {
 #[tokio::test]
 async fn retry_of_a_lost_write_meets_its_own_condition() {
     let endpoints = memory();
-    let client = dynamodb(&endpoints);
-    table(&client).await;
+    let client = tasks(&endpoints).await;
     let retrying = aws_sdk_dynamodb::Client::from_conf(
         client.config().to_builder().retry_config(aws_sdk_dynamodb::config::retry::RetryConfig::standard()).build(),
     );
     inject(&endpoints, "PutItem", Fault::LostAfter, 1);
-    let put = retrying.put_item().table_name("tasks").item("id", AttributeValue::S("a".into()));
+    let put = retrying.put_item().table_name("tasks").item("id", text("a"));
     let error = put.condition_expression("attribute_not_exists(id)").send().await.unwrap_err();
     assert!(error.into_service_error().is_conditional_check_failed_exception());
     let counts = endpoints.counts().operations["DynamoDB_20120810.PutItem"];
@@ -113,9 +105,8 @@ async fn retry_of_a_lost_write_meets_its_own_condition() {
 
 #[tokio::test]
 async fn queues_and_events_have_faults_too() {
-    let endpoints = memory();
-    let (queues, events) = (sqs(&endpoints), eventbridge(&endpoints));
-    let url = queue(&queues, "work", &[]).await;
+    let (endpoints, queues, url) = opened(memory(), &[]).await;
+    let events = eventbridge(&endpoints);
     let send = |body: &str| queues.send_message().queue_url(&url).message_body(body).send();
 
     inject(&endpoints, "SendMessage", Fault::Throttle, 1);
@@ -153,7 +144,6 @@ async fn an_index_is_behind_and_its_table_is_not() {
     let table = client.create_table().table_name("tasks").billing_mode(BillingMode::PayPerRequest);
     let table = table.key_schema(key("id")).attribute_definitions(attribute("id"));
     table.attribute_definitions(attribute("part_of")).global_secondary_indexes(index).send().await.unwrap();
-    let text = |text: &str| AttributeValue::S(text.into());
     client.put_item().table_name("tasks").item("id", text("a")).item("part_of", text("0")).send().await.unwrap();
     let query = |name: &str| {
         let query = client.query().table_name("tasks").key_condition_expression(format!("{name} = :x"));

@@ -5,7 +5,7 @@ mod common;
 
 use std::net::SocketAddr;
 
-use common::{bodies, memory, queue, receive, sqs};
+use common::{bodies, memory, opened, queue, receive, sqs};
 use stepwarden_embedded::Endpoints;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -176,10 +176,8 @@ async fn receive_as(address: SocketAddr, name: &str, wait_s: u32) -> String {
 // nothing, stays invisible.
 #[tokio::test]
 async fn what_a_consumer_holds_is_given_back_when_its_connection_ends() {
-    let endpoints = memory();
+    let (endpoints, client, url) = opened(memory(), &[]).await;
     let server = serve(&endpoints).await;
-    let client = sqs(&endpoints);
-    let url = queue(&client, "work", &[]).await;
     let (first, answer) = consumer(server.address, "first").await;
     assert_eq!(status(&answer), 200);
     assert!(answer.contains("x-stepwarden-consumer: connected"), "{answer}");
@@ -212,10 +210,8 @@ async fn what_a_consumer_holds_is_given_back_when_its_connection_ends() {
 
 #[tokio::test]
 async fn a_consumer_that_is_not_connected_or_has_no_name_is_refused() {
-    let endpoints = memory();
+    let (endpoints, client, url) = opened(memory(), &[]).await;
     let server = serve(&endpoints).await;
-    let client = sqs(&endpoints);
-    let url = queue(&client, "work", &[]).await;
     common::send(&client, &url, "a").await;
     let refused = receive_as(server.address, "absent", 0).await;
     assert_eq!(status(&refused), 503);

@@ -1,7 +1,11 @@
 //! Clients of the embedded endpoints, as the local program builds them.
 #![allow(dead_code)]
 
-use aws_sdk_dynamodb::types::{AttributeDefinition, BillingMode, KeySchemaElement, KeyType, ScalarAttributeType};
+use aws_sdk_dynamodb::operation::transact_write_items::TransactWriteItemsError;
+use aws_sdk_dynamodb::types::{
+    AttributeDefinition, AttributeValue, BillingMode, CancellationReason, KeySchemaElement, KeyType,
+    ScalarAttributeType,
+};
 use aws_sdk_sqs::types::QueueAttributeName;
 use stepwarden_embedded::{Durability, Endpoints, Options};
 
@@ -42,8 +46,9 @@ pub fn eventbridge(endpoints: &Endpoints) -> aws_sdk_eventbridge::Client {
     aws_sdk_eventbridge::Client::from_conf(config!(aws_sdk_eventbridge, endpoints))
 }
 
-/// Creates the table `tasks`, whose key is the text `id`.
-pub async fn table(client: &aws_sdk_dynamodb::Client) {
+/// A client without retries, and the new table `tasks`, whose key is the text `id`.
+pub async fn tasks(endpoints: &Endpoints) -> aws_sdk_dynamodb::Client {
+    let client = dynamodb(endpoints);
     client
         .create_table()
         .table_name("tasks")
@@ -55,6 +60,19 @@ pub async fn table(client: &aws_sdk_dynamodb::Client) {
         .send()
         .await
         .unwrap();
+    client
+}
+
+pub fn text(value: &str) -> AttributeValue {
+    AttributeValue::S(value.into())
+}
+
+/// Why a transaction was canceled, by item.
+pub fn reasons(error: TransactWriteItemsError) -> Vec<CancellationReason> {
+    match error {
+        TransactWriteItemsError::TransactionCanceledException(canceled) => canceled.cancellation_reasons().to_vec(),
+        other => panic!("{other:?}"),
+    }
 }
 
 /// Creates a queue and returns its URL.
