@@ -58,19 +58,15 @@ async fn a_batch_is_answered_in_part() {
 async fn tables_throttle_conflict_fail_and_lose_answers() {
     let endpoints = memory();
     let client = tasks(&endpoints).await;
-    let put_one = || client.put_item().table_name("tasks").item("id", text("a"));
-
-    inject(&endpoints, "PutItem", Fault::Throttle, 1);
-    let error = put_one().send().await.unwrap_err().into_service_error();
-    assert!(error.is_provisioned_throughput_exceeded_exception());
-    inject(&endpoints, "PutItem", Fault::TransactionConflict, 1);
-    let error = put_one().send().await.unwrap_err().into_service_error();
-    assert!(error.is_transaction_conflict_exception());
-    inject(&endpoints, "PutItem", Fault::InternalError, 1);
-    let error = put_one().send().await.unwrap_err().into_service_error();
-    assert!(error.is_internal_server_error());
-    inject(&endpoints, "PutItem", Fault::LostBefore, 1);
-    assert!(put_one().send().await.unwrap_err().as_service_error().is_none());
+    let failed = async |fault| {
+        inject(&endpoints, "PutItem", fault, 1);
+        client.put_item().table_name("tasks").item("id", text("a")).send().await.unwrap_err()
+    };
+    let told = async |fault| failed(fault).await.into_service_error();
+    assert!(told(Fault::Throttle).await.is_provisioned_throughput_exceeded_exception());
+    assert!(told(Fault::TransactionConflict).await.is_transaction_conflict_exception());
+    assert!(told(Fault::InternalError).await.is_internal_server_error());
+    assert!(failed(Fault::LostBefore).await.as_service_error().is_none());
 
     inject(&endpoints, "TransactWriteItems", Fault::TransactionConflict, 1);
     let both = client.transact_write_items().transact_items(put("a")).transact_items(put("b"));
@@ -81,8 +77,7 @@ async fn tables_throttle_conflict_fail_and_lose_answers() {
 
     let count = async || client.scan().table_name("tasks").send().await.unwrap().count();
     assert_eq!(count().await, 0, "nothing was done");
-    inject(&endpoints, "PutItem", Fault::LostAfter, 1);
-    assert!(put_one().send().await.unwrap_err().as_service_error().is_none());
+    assert!(failed(Fault::LostAfter).await.as_service_error().is_none());
     assert_eq!(count().await, 1, "it was done");
 }
 

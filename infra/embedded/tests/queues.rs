@@ -11,7 +11,7 @@ use aws_sdk_sqs::primitives::Blob;
 use aws_sdk_sqs::types::{
     DeleteMessageBatchRequestEntry, MessageAttributeValue, QueueAttributeName as Q, SendMessageBatchRequestEntry,
 };
-use common::{bodies, memory, opened, queue, receive, send, sqs};
+use common::{bodies, memory, opened, queue, receive, receives, send, sqs};
 use tokio::time::Instant;
 
 fn entry(id: &str, body: &str) -> SendMessageBatchRequestEntry {
@@ -34,10 +34,7 @@ async fn received_message_comes_again_until_it_is_deleted() {
     tokio::time::advance(seconds(1)).await;
     let second = receive(&sqs, &url).await;
     assert_eq!(bodies(&second), ["one"]);
-    let count = |m: &aws_sdk_sqs::types::Message| {
-        m.attributes().unwrap()[&aws_sdk_sqs::types::MessageSystemAttributeName::ApproximateReceiveCount].clone()
-    };
-    assert_eq!((count(&first[0]), count(&second[0])), ("1".into(), "2".into()));
+    assert_eq!((receives(&first[0]), receives(&second[0])), ("1", "2"));
 
     // The first receipt is stale: it is accepted, but has no effect.
     let delete = |message: &aws_sdk_sqs::types::Message| {
@@ -165,9 +162,8 @@ async fn poison_message_goes_to_the_dead_letters_and_back() {
     assert!(receive(&sqs, &url).await.is_empty());
     let dead = receive(&sqs, &dead_url).await;
     assert_eq!(dead[0].message_id, id, "it keeps its id");
-    let attributes = dead[0].attributes().unwrap();
-    assert_eq!(attributes[&A::ApproximateReceiveCount], "3", "and its receive count");
-    assert!(attributes[&A::DeadLetterQueueSourceArn].ends_with(":work"));
+    assert_eq!(receives(&dead[0]), "3", "and its receive count");
+    assert!(dead[0].attributes().unwrap()[&A::DeadLetterQueueSourceArn].ends_with(":work"));
 
     tokio::time::advance(seconds(30)).await;
     let work = "arn:aws:sqs:us-east-1:000000000000:work";
@@ -179,7 +175,7 @@ async fn poison_message_goes_to_the_dead_letters_and_back() {
     let back = back.messages.unwrap();
     assert_eq!(bodies(&back), ["poison"]);
     assert_ne!(back[0].message_id, id, "a redriven message is a new one");
-    assert_eq!(back[0].attributes().unwrap()[&A::ApproximateReceiveCount], "1");
+    assert_eq!(receives(&back[0]), "1");
 
     let refused = sqs.start_message_move_task().source_arn(work).destination_arn(arn).send().await.unwrap_err();
     assert!(refused.into_service_error().message().unwrap().contains("Dead Letter Queue"));
@@ -273,18 +269,17 @@ async fn sizes_and_batches_are_limited() {
     let error = large.send().await.unwrap_err().into_service_error();
     assert_eq!(error.code(), Some("InvalidParameterValue"));
 
-    let batch = |entries: Vec<_>| sqs.send_message_batch().queue_url(&url).set_entries(Some(entries)).send();
+    let refused = async |entries: Vec<_>| {
+        let batch = sqs.send_message_batch().queue_url(&url).set_entries(Some(entries));
+        batch.send().await.unwrap_err().into_service_error()
+    };
     let half = "x".repeat(MIB / 2 + 1);
-    let error = batch(vec![entry("a", &half), entry("b", &half)]).await.unwrap_err();
-    assert!(error.into_service_error().is_batch_request_too_long());
-    let error = batch(vec![entry("a", "1"), entry("a", "2")]).await.unwrap_err();
-    assert!(error.into_service_error().is_batch_entry_ids_not_distinct());
-    let error = batch((0..11).map(|n| entry(&n.to_string(), "x")).collect()).await.unwrap_err();
-    assert!(error.into_service_error().is_too_many_entries_in_batch_request());
-    let error = batch(vec![]).await.unwrap_err();
-    assert!(error.into_service_error().is_empty_batch_request());
-    let error = batch(vec![entry("not an id", "x")]).await.unwrap_err();
-    assert!(error.into_service_error().is_invalid_batch_entry_id());
+    assert!(refused(vec![entry("a", &half), entry("b", &half)]).await.is_batch_request_too_long());
+    assert!(refused(vec![entry("a", "1"), entry("a", "2")]).await.is_batch_entry_ids_not_distinct());
+    let eleven = (0..11).map(|n| entry(&n.to_string(), "x")).collect();
+    assert!(refused(eleven).await.is_too_many_entries_in_batch_request());
+    assert!(refused(vec![]).await.is_empty_batch_request());
+    assert!(refused(vec![entry("not an id", "x")]).await.is_invalid_batch_entry_id());
 }
 
 #[tokio::test(start_paused = true)]

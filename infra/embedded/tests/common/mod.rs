@@ -6,7 +6,7 @@ use aws_sdk_dynamodb::types::{
     AttributeDefinition, AttributeValue, BillingMode, CancellationReason, KeySchemaElement, KeyType,
     ScalarAttributeType,
 };
-use aws_sdk_sqs::types::QueueAttributeName;
+use aws_sdk_sqs::types::{MessageSystemAttributeName, QueueAttributeName};
 use stepwarden_embedded::{Durability, Endpoints, Options};
 
 pub fn memory() -> Endpoints {
@@ -104,6 +104,11 @@ pub async fn receive(sqs: &aws_sdk_sqs::Client, url: &str) -> Vec<aws_sdk_sqs::t
     let request =
         request.wait_time_seconds(0).message_system_attribute_names("All".into()).message_attribute_names("All");
     request.send().await.unwrap().messages.unwrap_or_default()
+}
+
+/// How often it was received.
+pub fn receives(message: &aws_sdk_sqs::types::Message) -> &str {
+    &message.attributes().unwrap()[&MessageSystemAttributeName::ApproximateReceiveCount]
 }
 
 pub fn bodies(messages: &[aws_sdk_sqs::types::Message]) -> Vec<&str> {
