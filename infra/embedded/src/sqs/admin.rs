@@ -158,7 +158,9 @@ impl Sqs {
         };
         let names = &request.attribute_names;
         let all = names.iter().any(|name| name == "All");
-        if let Some(name) = names.iter().find(|name| !is_attribute(name, &values)) {
+        // AWS accepts more names than any queue has values for.
+        let is_one = |name: &str| name == "All" || values.contains_key(name) || super::attributes::is_known(name);
+        if let Some(name) = names.iter().find(|name| !is_one(name)) {
             return Err(Error::attribute_name(name));
         }
         let asked = |name: &String| all || names.contains(name);
@@ -197,11 +199,6 @@ impl Sqs {
             .await?;
         Ok(())
     }
-}
-
-/// AWS accepts more names than any queue has values for.
-fn is_attribute(name: &str, values: &BTreeMap<String, String>) -> bool {
-    name == "All" || values.contains_key(name) || super::attributes::is_known(name)
 }
 
 /// Up to 80 letters, digits, hyphens and underscores.
