@@ -31,7 +31,7 @@ use shared::workflow::http::AGENT as HTTP;
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 use stepwarden_aws::config::{NO_POOL, apart, instance, queue};
 use stepwarden_aws::telemetry::Chain;
@@ -212,42 +212,32 @@ impl System {
 
         tasks.spawn(traces::run(ended(stopped.clone())));
 
-        let aws_url = match &endpoints {
-            None => None,
-            Some(endpoints) => {
-                let listener = bind(options.port, 1).await?;
-                let url = url_of(&listener)?;
-                let (endpoints, ended) = (endpoints.clone(), ended(stopped.clone()));
-                tasks.spawn(async move { log_end("the endpoints", endpoints.serve(listener, ended).await) });
-                Some(url)
-            }
-        };
+        let mut aws_url = None;
+        if let Some(endpoints) = endpoints.clone() {
+            let (listener, ended) = (bind(options.port, 1).await?, ended(stopped.clone()));
+            aws_url = Some(url_of(&listener)?);
+            tasks.spawn(async move { log_end("the endpoints", endpoints.serve(listener, ended).await) });
+        }
 
         let remotes = open_remotes(match &options.backend {
             Backend::Embedded { data, .. } => data.as_deref(),
             Backend::Emulator | Backend::Deployed => None,
         })?;
         let remotes_url = url_of(&remotes_listener)?;
-        {
-            let (remotes, ended) = (remotes.clone(), ended(stopped.clone()));
-            tasks.spawn(async move { log_end("the remote services", remotes.serve(remotes_listener, ended).await) });
-        }
+        let (served, until) = (remotes.clone(), ended(stopped.clone()));
+        tasks.spawn(async move { log_end("the remote services", served.serve(remotes_listener, until).await) });
 
         let engine = Arc::new(observed_engine(&config, &clients, wall_clock(), options.observer));
         if let Backend::Embedded { data: Some(data), .. } = &options.backend {
             let leases = [&*supervisor::lease_name(0), supervisor::jobs::LEASE];
             predecessor::succeed(data, &config.instance, &leases, &*engine.store).await?;
         }
-        let live = Arc::new(Live(RwLock::new(Arc::new(Doors::new(
-            &engine,
-            &clients,
-            &config,
-            options.workflows,
-            options.begins.then(Default::default),
-        )))));
+        let begins = options.begins.then(Default::default);
+        let live = watch::Sender::new(Arc::new(Doors::new(&engine, &clients, &config, options.workflows, begins)));
+        let live = Arc::new(live);
         let elsewhere = |name: &str| options.urls.get(name).cloned();
         let runtime = agent_runtime(&config, elsewhere, &remotes_url, &means);
-        let act = agent_handler(&Arc::new(runtime), &Arc::new(SqsMessenger::new(&clients, &config)));
+        let act = agent_handler(runtime, SqsMessenger::new(&clients, &config));
         let agents = start_pumps(&mut tasks, &config, &Queues::new(&clients), &engine, &live, &act, &stopped);
         tasks.spawn(sweep(Arc::clone(&engine), config.shards, stopped.clone()));
         tasks.spawn(work(Arc::clone(&engine), stopped.clone()));
@@ -285,7 +275,7 @@ impl System {
     /// Submission, for callers in this process.
     #[must_use]
     pub fn submit(&self) -> Arc<Submit> {
-        Arc::clone(&self.live.doors().submit)
+        Arc::clone(&self.live.borrow().submit)
     }
 
     /// What new orders get from now on. Open orders keep their definitions.
@@ -295,7 +285,7 @@ impl System {
     pub async fn replace(&self, workflows: Workflows) -> Result<(), StartError> {
         self.here.check(&workflows).await?;
         let doors = Doors::new(&self.engine, &self.clients, &self.config, workflows, self.submit().begins.clone());
-        *self.live.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(doors);
+        self.live.send_replace(Arc::new(doors));
         Ok(())
     }
 
@@ -339,19 +329,13 @@ impl Doors {
 }
 
 /// These functions as of now: a deployment of changed workflow files replaces them.
-struct Live(RwLock<Arc<Doors>>);
-
-impl Live {
-    fn doors(&self) -> Arc<Doors> {
-        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
-    }
-}
+type Live = watch::Sender<Arc<Doors>>;
 
 /// The API's routes, divided between two functions as API Gateway does.
 fn route(live: &Arc<Live>) -> admission::Handler {
     let live = Arc::clone(live);
     Arc::new(move |event| {
-        let doors = live.doors();
+        let doors = Arc::clone(&live.borrow());
         async move {
             let Doors { submit, operator } = &*doors;
             if event.raw_path.as_deref() == Some(METRICS) {
@@ -398,17 +382,7 @@ async fn open(backend: &Backend) -> Result<(Option<Endpoints>, Clients)> {
 /// # Errors
 /// [`StartError::Data`]: the directory or the file cannot be used.
 pub fn open_remotes(data: Option<&Path>) -> Result<Remotes> {
-    let opened = Remotes::open(data).map_err(|error| match error {
-        stepwarden_remotes::OpenError::Prepare { path, source } => {
-            format!("cannot use {}: {source}", path.display())
-        }
-        stepwarden_remotes::OpenError::Damaged { path, reason } => format!(
-            "the file {} is damaged ({reason}): restore it, with the file beside it, from a backup; or use \
-             --accept-loss, which continues with what is left and keeps a copy",
-            path.display()
-        ),
-    });
-    Ok(opened.map_err(StartError::Data)?)
+    Ok(Remotes::open(data).map_err(|error| StartError::Data(error.to_string()))?)
 }
 
 /// The workflows in `folder`, or in `workflows/` here, or the built-in ones.
@@ -586,7 +560,7 @@ fn start_pumps(
     };
     let live = Arc::clone(live);
     let accept = Arc::new(move |event| {
-        let submit = Arc::clone(&live.doors().submit);
+        let submit = Arc::clone(&live.borrow().submit);
         async move { submit::queue_handler(&submit, event).await }.boxed()
     });
     let mut switches = BTreeMap::from([
@@ -602,12 +576,11 @@ fn start_pumps(
 }
 
 /// The consumer of agents' requests in this process.
-#[must_use]
-pub fn agent_handler(runtime: &Arc<agent::Runtime>, messenger: &Arc<SqsMessenger>) -> pump::Handler {
-    let (runtime, messenger) = (Arc::clone(runtime), Arc::clone(messenger));
+fn agent_handler(runtime: agent::Runtime, messenger: SqsMessenger) -> pump::Handler {
+    let means = Arc::new((runtime, messenger));
     Arc::new(move |event| {
-        let (runtime, messenger) = (Arc::clone(&runtime), Arc::clone(&messenger));
-        async move { agent::handler(&runtime, &*messenger, event).await }.boxed()
+        let means = Arc::clone(&means);
+        async move { agent::handler(&means.0, &means.1, event).await }.boxed()
     })
 }
 
