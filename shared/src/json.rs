@@ -88,6 +88,11 @@ pub fn read_value(text: &[u8]) -> Result<Value, Refused> {
     if is_deep(&value) { Err(whole(Fault::Deep)) } else { Ok(value) }
 }
 
+/// Whether `value` is what a reader takes for an absent field, so that JSON need not have it.
+pub(crate) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
 /// Whether `value` is nested deeper than [`MAX_DEPTH`].
 #[must_use]
 pub fn is_deep(value: &Value) -> bool {

@@ -2,6 +2,7 @@
 
 use crate::again::Again;
 use crate::history;
+use crate::json::is_default;
 use crate::message::MAX_DELAY;
 use crate::migrate::Migration;
 use crate::order::Id;
@@ -17,9 +18,10 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 
 /// The phase of a whole task.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Phase {
     /// Its steps are being done.
+    #[default]
     Forward,
     /// What was or may have been done is being undone.
     Undoing,
@@ -150,7 +152,7 @@ pub struct Parent {
     #[serde(rename = "i", default, skip_serializing_if = "Option::is_none")]
     pub item: Option<u32>,
     /// The latest round that the child knows of.
-    #[serde(rename = "r", default, skip_serializing_if = "is_none")]
+    #[serde(rename = "r", default, skip_serializing_if = "is_default")]
     pub round: u32,
     /// Paused because the parent was.
     #[serde(rename = "z", default, skip_serializing_if = "std::ops::Not::not")]
@@ -175,11 +177,11 @@ pub enum Way {
 ///
 /// Unknown fields are refused here, in steps and in alerts, because a save would drop them. So a new field needs two
 /// releases: the first reads it, the second writes it.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Task {
     /// The order's id. Column `pk`.
-    #[serde(skip, default = "no_id")]
+    #[serde(skip)]
     pub id: Id,
     /// Number of changes so far; every save names the version it read. Column `version`.
     #[serde(skip)]
@@ -188,7 +190,7 @@ pub struct Task {
     #[serde(skip)]
     pub stamp: String,
     /// Shard of the due index, with [`URGENT`] and [`MOVED`]. While `due` is set, column `shard` has it and prevails.
-    #[serde(rename = "sh", default, skip_serializing_if = "is_first")]
+    #[serde(rename = "sh", default, skip_serializing_if = "is_default")]
     pub shard: u16,
     /// When a supervisor must look at it, perhaps too early but never late (UTC, milliseconds). Column `due`, present
     /// while the task is open or owes something.
@@ -214,7 +216,7 @@ pub struct Task {
     pub phase: Phase,
     /// Version of its last turn to undo, a stop or an end, and number of that turn's notice; 0 before any turn and
     /// after a resubmission.
-    #[serde(rename = "end", default, skip_serializing_if = "is_zero")]
+    #[serde(rename = "end", default, skip_serializing_if = "is_default")]
     pub turned_at: u64,
     /// One record per step, in the workflow's order.
     #[serde(rename = "st")]
@@ -232,7 +234,7 @@ pub struct Task {
     #[serde(rename = "rq", default, skip_serializing_if = "Option::is_none")]
     pub reply_queue: Option<String>,
     /// Priority of the order.
-    #[serde(rename = "pr", default, skip_serializing_if = "is_normal")]
+    #[serde(rename = "pr", default, skip_serializing_if = "is_default")]
     pub priority: Priority,
     /// The W3C trace context it was submitted with, `traceparent`.
     #[serde(rename = "tp", default, skip_serializing_if = "Option::is_none")]
@@ -247,10 +249,10 @@ pub struct Task {
     #[serde(rename = "pz", default, skip_serializing_if = "Option::is_none", with = "millisecond::optional")]
     pub paused_at: Option<Timestamp>,
     /// Version of the last act of a person, 0 if there was none; used to recognise a repeated act.
-    #[serde(rename = "act", default, skip_serializing_if = "is_zero")]
+    #[serde(rename = "act", default, skip_serializing_if = "is_default")]
     pub acted_at: u64,
     /// First version that showed that act's operator the same; 0 if it is the one before the act.
-    #[serde(rename = "acon", default, skip_serializing_if = "is_zero")]
+    #[serde(rename = "acon", default, skip_serializing_if = "is_default")]
     pub acted_on: u64,
     /// Why the task failed, was cancelled, or stopped.
     #[serde(rename = "why", default, skip_serializing_if = "Option::is_none")]
@@ -297,26 +299,6 @@ pub struct Task {
     /// What happened.
     #[serde(rename = "log")]
     pub log: Vec<history::Entry>,
-}
-
-fn no_id() -> Id {
-    Id(String::new())
-}
-
-fn is_first(shard: &u16) -> bool {
-    *shard == 0
-}
-
-fn is_none(round: &u32) -> bool {
-    *round == 0
-}
-
-fn is_zero(n: &u64) -> bool {
-    *n == 0
-}
-
-fn is_normal(p: &Priority) -> bool {
-    *p == Priority::Normal
 }
 
 /// A submitter's choices, besides the input.
@@ -389,43 +371,20 @@ impl Task {
     pub fn new(submission: Submission, workflow: &Workflow, now: Timestamp) -> Self {
         Self {
             id: submission.id,
-            version: 0,
-            stamp: String::new(),
             shard: submission.shard,
             due: Some(plus(now, workflow.deadline.map_or(grace(workflow), |time| time.min(grace(workflow))))),
             deadline: workflow.deadline.map(|time| plus(now, time)),
-            lease_token: 0,
             created_at: now,
             updated_at: now,
             workflow: workflow.name.clone(),
             workflow_hash: workflow.hash(),
-            phase: Phase::Forward,
-            turned_at: 0,
-            steps: vec![Step::new(); workflow.steps.len()],
+            steps: vec![Step::default(); workflow.steps.len()],
             tenant: submission.tenant,
             reference: submission.reference,
-            labels: Vec::new(),
             reply_queue: submission.reply_queue,
             priority: submission.priority,
-            traceparent: None,
-            forward_by: None,
-            paused_at: None,
-            acted_at: 0,
-            acted_on: 0,
-            reason: None,
-            alert: None,
-            notice_owed: false,
-            expires: false,
             retention: workflow.retention,
-            books: None,
-            secret: None,
-            events: Vec::new(),
-            parent: None,
-            pins: BTreeMap::new(),
-            migration: None,
-            again: None,
-            output: None,
-            log: Vec::new(),
+            ..Self::default()
         }
     }
 

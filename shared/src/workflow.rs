@@ -61,7 +61,7 @@ pub struct TooShort {
 }
 
 /// Identity of a definition: the first 24 hexadecimal digits of the SHA-256 of its canonical JSON.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Hash(pub String);
 

@@ -73,7 +73,7 @@ impl Change<'_> {
                 reminded,
                 kids,
                 rounds: Some(rounds).filter(|rounds| *rounds != Rounds::default()),
-                ..Step::new()
+                ..Step::default()
             };
         }
         let names = again.steps.iter().filter_map(|&step| Some(workflow.steps.get(usize::from(step))?.name.as_str()));

@@ -25,12 +25,8 @@ pub struct Each {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub batch: Option<u16>,
     /// How many of the orders may fail, in hundredths of a percent.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "crate::json::is_default")]
     pub tolerate: u16,
-}
-
-fn is_zero(number: &u16) -> bool {
-    *number == 0
 }
 
 impl Each {
