@@ -83,13 +83,7 @@ pub(crate) fn act(task: &Task, act: &Act, turn: &Turn<'_>) -> Decision {
         What::Resume => unpause(task, act, turn),
         What::Migrate { to, resubmits } => migrate(task, act, to, *resubmits, turn),
         What::RunAgain(wish) => run_again(task, act, wish, turn),
-        What::Cancel | What::Undo => {
-            let change = undo(task, act, turn).map(|mut change| {
-                change.owe_final_notice();
-                change.save()
-            });
-            return change.unwrap_or_else(|kept| *kept);
-        }
+        What::Cancel | What::Undo => return undone(task, act, turn),
     };
     let children = children_of(task, &act.what, turn);
     match decided {
@@ -386,15 +380,7 @@ fn retry_now<'a>(task: &Task, act: &Act, step: Option<&str>, turn: &'a Turn<'a>)
         match &mut change.task.steps[index].state {
             State::Pending { not_before } | State::UndoPending { not_before } => *not_before = None,
             State::Waiting { until, .. } => *until = turn.now,
-            State::Processing { .. }
-            | State::Processed
-            | State::Failed
-            | State::Skipped
-            | State::PassedOver
-            | State::Caught
-            | State::UndoProcessing { .. }
-            | State::Undone
-            | State::UndoFailed => unreachable!("it waits"),
+            state => unreachable!("{state:?} does not wait"),
         }
         change.note_act(Kind::RetriedNow, Some(index), &act.by, &act.reason);
     }
@@ -520,11 +506,18 @@ fn undo<'a>(task: &Task, act: &Act, turn: &'a Turn<'a>) -> Result<Change<'a>, Bo
 /// The parent is being undone, so this order is undone, if it is not Undone already.
 pub(crate) fn undo_for_parent(task: &Task, by: &str, turn: &Turn<'_>) -> Decision {
     let act = Act { what: What::Undo, by: by.to_owned(), reason: "that order is being undone".into(), seen: None };
-    let change = undo(task, &act, turn).map(|mut change| {
-        change.owe_final_notice();
-        change.save()
-    });
-    change.unwrap_or_else(|kept| *kept)
+    undone(task, &act, turn)
+}
+
+/// [`undo`] by an act, which owes the notice of an end.
+fn undone(task: &Task, act: &Act, turn: &Turn<'_>) -> Decision {
+    undo(task, act, turn).map_or_else(
+        |kept| *kept,
+        |mut change| {
+            change.owe_final_notice();
+            change.save()
+        },
+    )
 }
 
 /// The parent is paused, or its pause ends. A pause by a person stays.

@@ -530,27 +530,19 @@ impl Step {
     /// Direction and deadline of the claim that holds this step, if any.
     #[must_use]
     pub fn claim(&self) -> Option<(Direction, Timestamp)> {
-        match self.state {
-            State::Processing { complete_by, .. } => Some((Direction::Do, complete_by)),
-            State::UndoProcessing { complete_by, .. } => Some((Direction::Undo, complete_by)),
-            State::Pending { .. }
-            | State::Waiting { .. }
-            | State::Processed
-            | State::Failed
-            | State::Skipped
-            | State::PassedOver
-            | State::Caught
-            | State::UndoPending { .. }
-            | State::Undone
-            | State::UndoFailed => None,
-        }
+        self.holder().map(|(direction, complete_by, _)| (direction, complete_by))
     }
 
     /// The instance that holds it, if any.
     #[must_use]
     pub fn locked_by(&self) -> Option<&str> {
+        self.holder().map(|(.., locked_by)| locked_by)
+    }
+
+    fn holder(&self) -> Option<(Direction, Timestamp, &str)> {
         match &self.state {
-            State::Processing { locked_by, .. } | State::UndoProcessing { locked_by, .. } => Some(locked_by),
+            State::Processing { locked_by, complete_by } => Some((Direction::Do, *complete_by, locked_by)),
+            State::UndoProcessing { locked_by, complete_by } => Some((Direction::Undo, *complete_by, locked_by)),
             State::Pending { .. }
             | State::Waiting { .. }
             | State::Processed
@@ -583,18 +575,7 @@ impl Step {
     /// Whether an undo of this step is owed, in progress, or failed.
     #[must_use]
     pub fn owes_undo(&self) -> bool {
-        match self.state {
-            State::UndoPending { .. } | State::UndoProcessing { .. } | State::UndoFailed => true,
-            State::Pending { .. }
-            | State::Processing { .. }
-            | State::Waiting { .. }
-            | State::Processed
-            | State::Failed
-            | State::Skipped
-            | State::PassedOver
-            | State::Caught
-            | State::Undone => false,
-        }
+        self.is_undo_begun() && self.state != State::Undone
     }
 
     /// Whether the forward work may have reached the remote service: a request was sent at least once.
