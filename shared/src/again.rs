@@ -8,7 +8,7 @@
 
 use crate::outputs::{MAX_ALL_BESIDE, MAX_COUNT_BESIDE};
 use crate::step::{Direction, State, Step};
-use crate::task::{Phase, Task};
+use crate::task::{Phase, Task, as_position};
 use crate::workflow::{Step as Spec, Workflow};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -173,7 +173,7 @@ pub fn check(task: &Task, workflow: &Workflow, wish: &Wish) -> Result<Again, Obs
         let (step, spec) = (&task.steps[index], &workflow.steps[index]);
         let is_in = all.contains(&index);
         let is_from = from.contains(&index);
-        let has_list = step.kids.as_ref().is_some_and(|kids| kids.items.is_some());
+        let has_list = step.items().is_some();
         let passed_over = step.state == State::PassedOver && spec.after.iter().any(|after| !all.contains(&after.step));
         let rules = [
             (is_from && !has_begun(step), Rule::NotBegun),
@@ -197,8 +197,7 @@ pub fn check(task: &Task, workflow: &Workflow, wish: &Wish) -> Result<Again, Obs
     {
         return Err(whole(Rule::Full));
     }
-    let steps = all.into_iter().map(|index| u16::try_from(index).expect("at most MAX_STEPS steps"));
-    Ok(Again { steps: steps.collect(), new_keys: wish.new_keys })
+    Ok(Again { steps: all.into_iter().map(as_position).collect(), new_keys: wish.new_keys })
 }
 
 /// Whether the step's turn would come again: no step that stays as it is would pass it over.

@@ -30,9 +30,8 @@ use crate::message::{Effect, MAX_DELAY, MAX_OUTPUT, NoticeKind, Wake};
 use crate::names::{self, names};
 use crate::retry::Then;
 use crate::step::{Direction, Failure, FailureKind, State, Step};
-use crate::task::{Alert, Phase, Task, Way, grace, moved};
+use crate::task::{Alert, Phase, Task, Way, as_position, grace, moved};
 use crate::time::{SignedDuration, Timestamp, plus};
-use crate::workflow::wait::Wait;
 use serde_json::Value;
 
 pub(crate) use remind::reminders;
@@ -98,7 +97,7 @@ impl<'a> Change<'a> {
     fn log(&mut self, kind: Kind, step: Option<usize>, text: Option<String>) {
         let at = self.task.created_at.duration_until(self.turn.now).as_millis();
         let attempt = step.map_or(0, |i| self.task.steps[i].attempt);
-        let step = step.map(|i| u16::try_from(i).expect("at most MAX_STEPS steps"));
+        let step = step.map(as_position);
         let at = i64::try_from(at).unwrap_or(i64::MAX);
         history::push(&mut self.task.log, Entry(at, kind, step, attempt, text));
     }
@@ -391,7 +390,7 @@ impl<'a> Change<'a> {
                 None => return true,
                 Some(Ok(until)) if until <= self.turn.now => self.computed(index, Some("its time has passed".into())),
                 Some(Ok(until)) => {
-                    let event = spec.wait.as_ref().and_then(Wait::event);
+                    let event = spec.event();
                     self.task.steps[index].state = State::Waiting { until, event: event.is_some() };
                     self.log(Kind::Waiting, Some(index), Some(format!("until {until}")));
                     self.waits = true;
@@ -545,11 +544,8 @@ impl<'a> Change<'a> {
         self.end_pause();
         self.task.turned_at = self.task.version;
         self.task.notice_owed = self.owes_strictly();
-        self.task.alert = Some(Alert {
-            version: self.task.version,
-            step: index.map(|index| u16::try_from(index).expect("at most MAX_STEPS steps")),
-            reason: reason.clone(),
-        });
+        self.task.alert =
+            Some(Alert { version: self.task.version, step: index.map(as_position), reason: reason.clone() });
         self.log(Kind::TaskError, index, Some(reason.clone()));
         self.task.reason = Some(reason);
         self.notice = Some((NoticeKind::AttentionNeeded, index));

@@ -136,7 +136,7 @@ pub fn check(task: &Task, tenant: &str, workflow: &Workflow) -> Result<(), Unfit
     let takes = |step: usize| {
         workflow.steps.get(step).is_some_and(|spec| spec.accept.is_some() || waits_for_event(spec) == Some(true))
     };
-    let people = |step: usize| workflow.steps.get(step).and_then(|spec| spec.wait.as_ref()?.event()?.people);
+    let people = |step: usize| workflow.steps.get(step).and_then(|spec| spec.event()?.people);
     let counts = |step: u16| people(usize::from(step)).is_some();
     let most = |index: usize| people(index).map_or(usize::MAX, usize::from);
     let data = || task.events.iter().filter_map(|event| event.data.as_ref());
@@ -191,11 +191,7 @@ pub fn check(task: &Task, tenant: &str, workflow: &Workflow) -> Result<(), Unfit
             "ev.s",
             "is not the position of a step that waits for an event or a callback",
         ),
-        (
-            task.events.iter().filter(|event| event.data.is_some() && event.step.is_none()).count() > MAX_KEPT,
-            "ev",
-            "keeps more than 16 events for steps to come",
-        ),
+        (task.kept().count() > MAX_KEPT, "ev", "keeps more than 16 events for steps to come"),
         (data().any(is_unfit), "ev.d", "must be a JSON object of at most 4096 bytes, nested at most 50 levels deep"),
         (
             task.events.iter().any(|event| event.data.is_some() && event.step.is_some_and(|step| !counts(step))),

@@ -161,7 +161,7 @@ fn at(rule: Rule, spec: &Spec) -> Obstacle {
 /// Whether the turn of step `index` has come, so that the new definition must have it.
 fn has_come(task: &Task, index: usize) -> bool {
     let step = &task.steps[index];
-    let has_event = || task.events.iter().any(|event| event.step.map(usize::from) == Some(index));
+    let has_event = || task.events.iter().any(|event| event.is_of(index));
     match step.state {
         // A step whose expression failed before the first attempt did nothing.
         State::Pending { .. } | State::Failed => step.attempt > 0 || has_event(),
@@ -324,7 +324,7 @@ fn sends_the_same((old, index): (&Workflow, usize), (new, after): (&Workflow, us
 
 /// Whether the end of a step's wait, or of its accepted work, is reported as before.
 fn waits_for_the_same(was: &Spec, will: &Spec) -> bool {
-    let event = |spec: &Spec| spec.wait.as_ref().and_then(Wait::event).map(|event| (event.name.clone(), event.people));
+    let event = |spec: &Spec| spec.event().map(|event| (event.name.clone(), event.people));
     event(was) == event(will)
         && was.accept.is_some() == will.accept.is_some()
         && was.poll.is_some() == will.poll.is_some()
@@ -338,8 +338,7 @@ fn kept_events(task: &Task, old: &Workflow, next: &Task, new: &Workflow) -> Resu
         for index in task.to_come(&event.name, old) {
             let was = &old.steps[index];
             let will = still.next().filter(|&i| new.steps[i].name == was.name).ok_or_else(|| at(Rule::Kept, was))?;
-            let (before, after) =
-                (was.wait.as_ref().and_then(Wait::event), new.steps[will].wait.as_ref().and_then(Wait::event));
+            let (before, after) = (was.event(), new.steps[will].event());
             if before.map(|event| &event.take) != after.map(|event| &event.take) {
                 return Err(at(Rule::Kept, was));
             }
@@ -376,7 +375,7 @@ fn only_undos_differ(old: &Workflow, new: &Workflow) -> Result<(), Obstacle> {
 fn rename(next: &mut Task, old: &Workflow, new: &Workflow) {
     let place = |index: u16| {
         let name = &old.steps.get(usize::from(index))?.name;
-        new.position(name).map(|place| u16::try_from(place).expect("at most MAX_STEPS steps"))
+        new.position(name).map(crate::task::as_position)
     };
     for Entry(_, _, step, _, text) in &mut next.log {
         let Some(index) = *step else { continue };

@@ -13,7 +13,7 @@ use crate::items::MAX_EDITS;
 use crate::json;
 use crate::message::{Effect, MAX_OUTPUT, NoticeKind};
 use crate::migrate::{self, Migration};
-use crate::outputs::{MAX_ALL_BESIDE, MAX_COUNT_BESIDE, bytes_beside, ever_beside};
+use crate::outputs::is_full;
 use crate::scheduler;
 use crate::step::{Direction, State, Step};
 use crate::task::{Phase, Task};
@@ -258,11 +258,8 @@ fn resubmit_items<'a>(
     let kids = list::give(task, index, inputs, turn)?;
     let mut change = Change::begin(task, turn);
     change.task.steps[index].kids = Some(kids);
-    let edits =
-        |step: &Step| step.kids.as_ref().and_then(|kids| kids.items.as_ref()).map_or(0, |items| items.inputs.len());
-    let all_edits: usize = change.task.steps.iter().map(edits).sum();
-    let is_full = ever_beside(&change.task) > MAX_COUNT_BESIDE || bytes_beside(&change.task) > MAX_ALL_BESIDE;
-    if all_edits > MAX_EDITS || is_full {
+    let edits: usize = change.task.steps.iter().filter_map(Step::items).map(|items| items.inputs.len()).sum();
+    if edits > MAX_EDITS || is_full(&change.task) {
         return Err(Refusal::ItemInputs);
     }
     change.resubmit(&act.by, &with_inputs(&act.reason, &turn.workflow.steps[index].name, inputs));

@@ -282,6 +282,11 @@ pub(crate) fn ever_beside(task: &Task) -> usize {
     beside(task).len() + task.steps.iter().filter(|step| step.beside.is_none()).count()
 }
 
+/// Whether `task` has, or can get, more beside its record than it may.
+pub(crate) fn is_full(task: &Task) -> bool {
+    ever_beside(task) > MAX_COUNT_BESIDE || bytes_beside(task) > MAX_ALL_BESIDE
+}
+
 /// The total bytes of these outputs.
 pub(crate) fn bytes_beside(task: &Task) -> usize {
     all_beside(task).map(|beside| beside.bytes).sum()
@@ -291,9 +296,12 @@ pub(crate) fn bytes_beside(task: &Task) -> usize {
 fn all_beside(task: &Task) -> impl Iterator<Item = &Beside> {
     task.steps.iter().flat_map(|step| {
         let replaced = step.rounds.iter().flat_map(|rounds| &rounds.replaced);
-        let items = step.kids.as_ref().and_then(|kids| kids.items.as_ref());
         let pages = step.pages.iter().flat_map(|pages| &pages.lists);
-        step.beside.iter().chain(replaced).chain(pages).chain(items.into_iter().flat_map(|items| items.inputs.values()))
+        step.beside
+            .iter()
+            .chain(replaced)
+            .chain(pages)
+            .chain(step.items().into_iter().flat_map(|items| items.inputs.values()))
     })
 }
 

@@ -468,6 +468,17 @@ impl TryFrom<Recorded> for Step {
 }
 
 impl Step {
+    /// The states of its list's items, if it starts an order for each of them and has begun to.
+    #[must_use]
+    pub fn items(&self) -> Option<&Items> {
+        self.kids.as_ref()?.items.as_ref()
+    }
+
+    /// The latest round of its children, 0 before any.
+    pub(crate) fn kids_round(&self) -> u32 {
+        self.kids.as_ref().map_or(0, |kids| kids.round)
+    }
+
     /// The number of the page that it requests, if it collects pages, from 1.
     #[must_use]
     pub fn page(&self) -> u32 {

@@ -9,7 +9,6 @@ use crate::order::Id;
 use crate::step::{Direction, State, Step};
 use crate::time::{SignedDuration, Timestamp, plus};
 use crate::workflow::edge::{After, Edge};
-use crate::workflow::wait::Wait;
 use crate::workflow::{Hash, Workflow};
 use jiff::fmt::serde::timestamp::millisecond;
 use schemars::JsonSchema;
@@ -136,6 +135,25 @@ pub struct Arrival {
     /// The authenticated person who sent it, if a step that waits for its name counts people.
     #[serde(rename = "b", default, skip_serializing_if = "Option::is_none")]
     pub by: Option<String>,
+}
+
+impl Arrival {
+    /// Whether step `index` took it, or counts it.
+    #[must_use]
+    pub fn is_of(&self, index: usize) -> bool {
+        self.step.map(usize::from) == Some(index)
+    }
+
+    /// Whether it is kept for a step to come.
+    #[must_use]
+    pub fn is_kept(&self) -> bool {
+        self.data.is_some() && self.step.is_none()
+    }
+}
+
+/// The position of a step as a record has it.
+pub(crate) fn as_position(index: usize) -> u16 {
+    u16::try_from(index).expect("at most MAX_STEPS steps")
 }
 
 /// The order that started this one, for one of its steps.
@@ -577,8 +595,8 @@ impl Task {
     pub fn to_come<'a>(&'a self, name: &'a str, workflow: &'a Workflow) -> impl Iterator<Item = usize> + 'a {
         let steps = self.steps.iter().zip(&workflow.steps).enumerate();
         let open = steps.filter(move |(_, (step, spec))| {
-            let event = spec.wait.as_ref().and_then(Wait::event);
-            matches!(step.state, State::Pending { .. }) && event.is_some_and(|e| e.name == name && !e.refuse_early)
+            matches!(step.state, State::Pending { .. })
+                && spec.event().is_some_and(|e| e.name == name && !e.refuse_early)
         });
         open.map(|(index, _)| index).filter(move |index| self.places(*index, workflow) > 0)
     }
@@ -586,17 +604,16 @@ impl Task {
     /// How many more events step `index` takes: one, or one per person that it still needs.
     #[must_use]
     pub fn places(&self, index: usize, workflow: &Workflow) -> usize {
-        let Some(event) = workflow.steps[index].wait.as_ref().and_then(Wait::event) else { return 0 };
+        let Some(event) = workflow.steps[index].event() else { return 0 };
         match event.people {
             Some(people) => usize::from(people).saturating_sub(self.counted(index).count()),
-            None => usize::from(self.events.iter().all(|event| event.step.map(usize::from) != Some(index))),
+            None => usize::from(!self.events.iter().any(|event| event.is_of(index))),
         }
     }
 
     /// The events of different people that step `index` has while it waits for more of them, oldest first.
     pub fn counted(&self, index: usize) -> impl Iterator<Item = &Arrival> {
-        let is_for = move |event: &&Arrival| event.step.map(usize::from) == Some(index) && event.data.is_some();
-        self.events.iter().filter(is_for)
+        self.events.iter().filter(move |event| event.is_of(index) && event.data.is_some())
     }
 
     /// Whether any step's turn has come.
@@ -620,7 +637,7 @@ impl Task {
 
     /// The events that are kept for later steps.
     pub fn kept(&self) -> impl Iterator<Item = &Arrival> {
-        self.events.iter().filter(|event| event.data.is_some() && event.step.is_none())
+        self.events.iter().filter(|event| event.is_kept())
     }
 
     /// Whether a wait for a time ends, or a reminder is due, at `time` or earlier.

@@ -38,7 +38,7 @@ use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeSet;
 use std::fmt;
-use wait::Wait;
+use wait::{Awaited, Wait};
 
 /// Most steps in one workflow, so that a task's record stays far below DynamoDB's 400 KB.
 pub const MAX_STEPS: usize = 50;
@@ -287,13 +287,13 @@ impl Workflow {
     /// The names of the events that its steps wait for.
     #[must_use]
     pub fn events(&self) -> BTreeSet<&str> {
-        self.steps.iter().filter_map(|step| Some(step.wait.as_ref()?.event()?.name.as_str())).collect()
+        self.steps.iter().filter_map(|step| Some(step.event()?.name.as_str())).collect()
     }
 
     /// Whether a step that waits for the event called `name` counts people.
     #[must_use]
     pub fn counts_people(&self, name: &str) -> bool {
-        let mut events = self.steps.iter().filter_map(|step| step.wait.as_ref()?.event());
+        let mut events = self.steps.iter().filter_map(Step::event);
         events.any(|event| event.name == name && event.people.is_some())
     }
 
@@ -397,6 +397,12 @@ impl Workflow {
 }
 
 impl Step {
+    /// The event that it waits for, if any.
+    #[must_use]
+    pub fn event(&self) -> Option<&Awaited> {
+        self.wait.as_ref().and_then(Wait::event)
+    }
+
     /// Its list, if it starts an order for each item of one.
     #[must_use]
     pub fn each(&self) -> Option<&Each> {

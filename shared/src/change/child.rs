@@ -51,7 +51,7 @@ pub(super) fn ask_for(
 ) -> Option<Effect> {
     let spec = &turn.workflow.steps[index];
     let workflow = spec.child.as_ref()?.definition(&task.pins)?;
-    let round = task.steps[index].kids.as_ref().map_or(0, |kids| kids.round);
+    let round = task.steps[index].kids_round();
     let (id, item) = (Id::derive(&task.tenant, &key), item.and_then(|item| u32::try_from(item).ok()));
     let parent = Parent { id: task.id.clone(), step: spec.name.clone(), item, round, paused: false, released: false };
     Some(Effect::Child(Box::new(ToChild {
@@ -123,8 +123,8 @@ fn awaits(step: &Step) -> bool {
 
 /// Whether a child of `step` may still be open. A list that failed, or that a person settled, may have left some open.
 fn is_open(step: &Step) -> bool {
-    let items = step.kids.as_ref().and_then(|kids| kids.items.as_ref());
-    awaits(step) || items.is_some_and(|items| !step.is_undo_begun() && items.count(|item| item == Item::Open) > 0)
+    awaits(step)
+        || step.items().is_some_and(|items| !step.is_undo_begun() && items.count(|item| item == Item::Open) > 0)
 }
 
 pub(super) fn any_open(task: &Task) -> bool {
@@ -389,7 +389,7 @@ impl Change<'_> {
             let mistake = Mistake(format!("order {} exists already, but this order did not start it", child.id));
             return self.mistaken(index, Direction::Do, &mistake);
         };
-        let round = self.task.steps[index].kids.as_ref().map_or(0, |kids| kids.round);
+        let round = self.task.steps[index].kids_round();
         match child.phase {
             Phase::Undone if parent.round < round => {
                 if let Some(kids) = &mut self.task.steps[index].kids {

@@ -50,7 +50,7 @@ pub(crate) fn has(task: &Task, index: usize) -> bool {
 }
 
 fn items(task: &Task, index: usize) -> Option<&Items> {
-    task.steps[index].kids.as_ref()?.items.as_ref()
+    task.steps[index].items()
 }
 
 fn key_of(task: &Task, index: usize, item: usize, turn: &Turn<'_>) -> String {
@@ -215,7 +215,7 @@ fn window(task: &Task, index: usize, turn: &Turn<'_>) -> Vec<usize> {
 
 /// Whether the parent may count that this child has ended.
 fn counts(task: &Task, index: usize, child: &Task) -> bool {
-    let round = task.steps[index].kids.as_ref().map_or(0, |kids| kids.round);
+    let round = task.steps[index].kids_round();
     match task.phase {
         Phase::Undoing => matches!(child.phase, Phase::Undone | Phase::UndoError),
         _ => child::is_ended(child.phase) && child.parent.as_ref().is_some_and(|parent| parent.round == round),
@@ -480,7 +480,7 @@ impl Change<'_> {
     /// Reads all open orders, records those that have ended, and opens the next.
     pub(super) fn look_at_list(&mut self, index: usize) {
         let Some(items) = items(&self.task, index).cloned() else { return };
-        let round = self.task.steps[index].kids.as_ref().map_or(0, |kids| kids.round);
+        let round = self.task.steps[index].kids_round();
         let window = window(&self.task, index, self.turn);
         let found: Vec<(usize, Option<Seen>)> =
             window.iter().map(|&item| (item, seen(&self.task, index, item, self.turn))).collect();
@@ -615,7 +615,7 @@ impl Change<'_> {
             for item in again {
                 free -= 1;
                 self.set_item(index, item, Item::Open);
-                let round = self.task.steps[index].kids.as_ref().map_or(0, |kids| kids.round);
+                let round = self.task.steps[index].kids_round();
                 if let Some(seen) = seen(&self.task, index, item, self.turn) {
                     self.look_at_item(index, item, &seen, round, list);
                 }

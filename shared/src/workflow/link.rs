@@ -51,7 +51,7 @@ impl Step {
     /// What its link shows, if it has one, and the event that the link sends.
     #[must_use]
     pub fn link(&self) -> Option<(&Link, &str)> {
-        let event = self.wait.as_ref()?.event()?;
+        let event = self.event()?;
         Some((event.link.as_ref()?, &event.name))
     }
 }

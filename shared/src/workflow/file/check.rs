@@ -510,9 +510,7 @@ impl Graph<'_> {
         let step = &self.steps[index];
         let Some((_, event)) = step.link() else { return Ok(()) };
         let at = || raw.link.as_ref().map_or_else(|| raw.name.span(), Spanned::span);
-        let waits = |other: &&Step| {
-            other.name != step.name && other.wait.as_ref().and_then(Wait::event).is_some_and(|e| e.name == event)
-        };
+        let waits = |other: &&Step| other.name != step.name && other.event().is_some_and(|e| e.name == event);
         if let Some(other) = self.steps.iter().find(waits) {
             let message = format!(
                 "the link of step `{}` would also reach `{}`, which waits for the same event `{event}`; give one of \
@@ -537,7 +535,7 @@ impl Graph<'_> {
             );
             return Err((at(), message));
         }
-        let event = step.wait.as_ref().and_then(Wait::event).expect("a link is of an event");
+        let event = step.event().expect("a link is of an event");
         let conditions = [&event.take, &event.failed].into_iter().flatten().flat_map(Expression::references);
         let read = conditions.chain(step.output.iter().flat_map(|output| output.references()));
         let mut bare = read.filter(|one| one.path[0] == "event" && !one.guarded);
