@@ -188,7 +188,7 @@ impl<'a> Change<'a> {
         let value = output.evaluate(&names::of_whole(&self.task, output, self.turn));
         self.turn.outputs.loss()?;
         let value = value?;
-        let bytes = crate::operator::length(&value);
+        let bytes = crate::json::length(&value);
         if bytes > MAX_OUTPUT || crate::json::is_deep(&value) {
             return Err(Mistake(format!(
                 "it has {bytes} bytes; the limits are {MAX_OUTPUT} bytes and 50 levels of nesting: return a reference \

@@ -10,7 +10,7 @@ use crate::change::{self, Change, child, list};
 use crate::decision::{Act, Decision, Kept, Refusal, Turn, What};
 use crate::history::{self, Entry, Kind};
 use crate::items::MAX_EDITS;
-use crate::json;
+use crate::json::{self, exceeds, length};
 use crate::message::{Effect, MAX_OUTPUT, NoticeKind};
 use crate::migrate::{self, Migration};
 use crate::outputs::is_full;
@@ -216,7 +216,7 @@ fn resubmit<'a>(task: &Task, act: &Act, step: Option<&str>, input: Option<&Value
             has_failed(&task.steps[i].state) || input.is_some() && can_be_shortened(task, i)
         })?),
     };
-    if input.is_some_and(|input| !input.is_object() || json::is_deep(input) || length(input) > MAX_INPUT) {
+    if input.is_some_and(|input| !input.is_object() || exceeds(input, MAX_INPUT)) {
         return Err(Refusal::BadInput);
     }
     if let (Some(target), Some(input)) = (target, input) {
@@ -566,8 +566,4 @@ fn only(task: &Task, name: Option<&str>, turn: &Turn<'_>, fits: impl Fn(usize) -
         (Some(_), Some(_)) => Err(Refusal::Ambiguous),
         (None, _) => Err(Refusal::NotFailed),
     }
-}
-
-pub(crate) fn length(value: &Value) -> usize {
-    serde_json::to_string(value).map_or(usize::MAX, |json| json.len())
 }

@@ -370,8 +370,7 @@ fn failure(reply: &Reply, kind: FailureKind) -> Failure {
 }
 
 fn failure_of(kind: FailureKind, status: u16, answer: Option<&Value>) -> Failure {
-    let bytes = |answer: &Value| serde_json::to_string(answer).map_or(usize::MAX, |json| json.len());
-    let answer = answer.filter(|answer| bytes(answer) <= MAX_ANSWER && !json::is_deep(answer));
+    let answer = answer.filter(|answer| !json::exceeds(answer, MAX_ANSWER));
     Failure { kind, status, answer: answer.cloned().unwrap_or_default() }
 }
 

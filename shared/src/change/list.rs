@@ -13,7 +13,7 @@ use crate::history::{Kind, shorten};
 use crate::items::{Item, Items};
 use crate::json;
 use crate::message::{Effect, Wake};
-use crate::operator::{MAX_INPUT, length};
+use crate::operator::MAX_INPUT;
 use crate::order::{Id, canonical_hash};
 use crate::outputs::MAX_BESIDE;
 use crate::step::{Direction, Failure, FailureKind, Kids, State};
@@ -177,7 +177,7 @@ pub(crate) fn give(
         if !items.get(item).has_failed() {
             return Err(Refusal::NoFailedItem);
         }
-        let is_bad = !(is_call || input.is_object()) || json::is_deep(input) || length(input) > MAX_INPUT;
+        let is_bad = !(is_call || input.is_object()) || json::exceeds(input, MAX_INPUT);
         if is_bad || !is_call && child::check_input(task, index, input, turn).is_err() {
             return Err(Refusal::ItemInput);
         }
@@ -543,7 +543,7 @@ impl Change<'_> {
                 self.requests.extend(asked);
             }
             Phase::Processed => {
-                let bytes = child.output.as_ref().map_or(0, crate::operator::length);
+                let bytes = child.output.as_ref().map_or(0, json::length);
                 if let Some(items) = self.items_of(index) {
                     items.bytes += bytes;
                 }
@@ -740,7 +740,7 @@ impl Change<'_> {
             result["items"] = all;
         }
         // Failures are more important than the orders' outputs.
-        if crate::operator::length(&result) > MAX_BESIDE
+        if json::length(&result) > MAX_BESIDE
             && let Some(result) = result.as_object_mut()
         {
             result.remove("items");

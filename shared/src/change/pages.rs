@@ -112,5 +112,5 @@ impl Change<'_> {
 
 /// Bytes of these items in a JSON list, without brackets.
 fn inner_length(items: &[Value]) -> usize {
-    items.iter().map(crate::operator::length).sum::<usize>() + items.len().saturating_sub(1)
+    items.iter().map(crate::json::length).sum::<usize>() + items.len().saturating_sub(1)
 }

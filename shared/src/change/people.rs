@@ -157,8 +157,7 @@ impl Change<'_> {
                 let data = event.data.take().unwrap_or_default();
                 let by = event.by.as_ref().map_or(String::new(), |by| format!(" by `{by}`"));
                 let error = format!("the event `{}`{by} says that it failed", event.name);
-                let is_short = data.to_string().len() <= MAX_ANSWER && !json::is_deep(&data);
-                let answer = if is_short { data } else { Value::Null };
+                let answer = if json::exceeds(&data, MAX_ANSWER) { Value::Null } else { data };
                 self.fail(index, Direction::Do, &error, Failure { answer, ..Failure::of(FailureKind::Refused) });
             }
         }

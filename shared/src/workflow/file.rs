@@ -346,7 +346,7 @@ fn build(raw: &RawWorkflow, known: Known<'_>, settings: &Settings) -> Result<Wor
         of_item: false,
         steps,
     };
-    let bytes = serde_json::to_string(&workflow).map_or(usize::MAX, |json| json.len());
+    let bytes = crate::json::length(&workflow);
     if bytes > MAX_DEFINITION {
         let message = format!(
             "the definition has {bytes} bytes, but the limit is {MAX_DEFINITION}; write shorter texts, or split the \
