@@ -447,7 +447,7 @@ impl<'a> Change<'a> {
     }
 
     /// An expression has no value for this order, so the step fails before anything is called.
-    fn mistaken(&mut self, index: usize, direction: Direction, mistake: &Mistake) {
+    pub(crate) fn mistaken(&mut self, index: usize, direction: Direction, mistake: &Mistake) {
         self.fail(index, direction, &mistake.to_string(), Failure::of(FailureKind::Mistake));
     }
 
@@ -693,10 +693,6 @@ impl<'a> Change<'a> {
     pub(crate) fn alert_sent(&mut self) {
         self.task.alert = None;
         self.log(Kind::AlertSent, None, None);
-    }
-
-    pub(crate) fn notice_sent(&mut self) {
-        self.task.notice_owed = false;
     }
 
     /// Asks for a Wake if part of this task waits for a time.

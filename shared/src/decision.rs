@@ -145,6 +145,13 @@ pub enum Decision {
     },
 }
 
+impl Decision {
+    /// Changes and sends nothing.
+    pub(crate) fn keep(why: Kept) -> Self {
+        Self::Keep { why, effects: Vec::new() }
+    }
+}
+
 /// Why an event changes nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kept {

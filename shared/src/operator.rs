@@ -61,7 +61,7 @@ pub(crate) fn act(task: &Task, act: &Act, turn: &Turn<'_>) -> Decision {
         return if is_done {
             scheduler::with(repeated(task, turn), children_of(task, &act.what, turn))
         } else {
-            keep(Kept::Moved)
+            Decision::keep(Kept::Moved)
         };
     }
     // The parent has recorded this end and would not learn of another. A failed child may be undone.
@@ -71,7 +71,7 @@ pub(crate) fn act(task: &Task, act: &Act, turn: &Turn<'_>) -> Decision {
         Phase::Forward | Phase::Undoing | Phase::Undone | Phase::UndoError => false,
     };
     if task.parent.is_some() && is_counted {
-        return keep(Kept::Refused(Refusal::Child));
+        return Decision::keep(Kept::Refused(Refusal::Child));
     }
     let decided = match &act.what {
         What::Resubmit { step, input } => resubmit(task, act, step.as_deref(), input.as_ref(), turn),
@@ -97,7 +97,7 @@ pub(crate) fn act(task: &Task, act: &Act, turn: &Turn<'_>) -> Decision {
             decision @ (Decision::Save { .. } | Decision::Keep { .. }) => decision,
         },
         Ok(None) => Decision::Keep { why: Kept::Repeated, effects: children },
-        Err(why) => keep(Kept::Refused(why)),
+        Err(why) => Decision::keep(Kept::Refused(why)),
     }
 }
 
@@ -195,10 +195,6 @@ fn with_definition(reason: &str, to: &Hash, resubmits: bool) -> String {
 fn from_where(reason: &str, wish: &again::Wish) -> String {
     let keys = if wish.new_keys { ", with new keys" } else { "" };
     format!("{reason} (again from {}{keys})", wish.from.join(", "))
-}
-
-fn keep(why: Kept) -> Decision {
-    Decision::Keep { why, effects: Vec::new() }
 }
 
 /// A change to save, or `None` if it is done already.
@@ -465,7 +461,7 @@ fn unpause<'a>(task: &Task, act: &Act, turn: &'a Turn<'a>) -> Decided<'a> {
 
 /// Turns the task to undo, or returns the decision that refuses it.
 fn undo<'a>(task: &Task, act: &Act, turn: &'a Turn<'a>) -> Result<Change<'a>, Box<Decision>> {
-    let refuse = |why| Err(Box::new(keep(Kept::Refused(why))));
+    let refuse = |why| Err(Box::new(Decision::keep(Kept::Refused(why))));
     let (kind, word) = match act.what {
         What::Undo => (Kind::UndoAsked, "undone"),
         _ => (Kind::Cancelled, "cancelled"),
@@ -524,7 +520,7 @@ pub(crate) fn pause_for_parent(task: &Task, by: &str, is_pause: bool, turn: &Tur
     let is_paused = task.paused_at.is_some();
     let is_ours = task.parent.as_ref().is_some_and(|parent| parent.paused);
     if is_paused && !is_pause && !is_ours {
-        return keep(Kept::Repeated);
+        return Decision::keep(Kept::Repeated);
     }
     if is_paused == is_pause {
         return Decision::Keep { why: Kept::Repeated, effects: children };
@@ -539,8 +535,8 @@ pub(crate) fn pause_for_parent(task: &Task, by: &str, is_pause: bool, turn: &Tur
             }
             change.with(children).save()
         }
-        Ok(None) => keep(Kept::Repeated),
-        Err(why) => keep(Kept::Refused(why)),
+        Ok(None) => Decision::keep(Kept::Repeated),
+        Err(why) => Decision::keep(Kept::Refused(why)),
     }
 }
 

@@ -126,7 +126,7 @@ impl Change<'_> {
     ///
     /// # Errors
     /// Its `output` has no value for this answer, or a too long or deep one.
-    pub(crate) fn keep_of(&mut self, index: usize, answer: Value) -> Result<(), Mistake> {
+    fn keep_of(&mut self, index: usize, answer: Value) -> Result<(), Mistake> {
         match &self.turn.workflow.steps[index].output {
             None => self.keep(index, answer, "the agent's output"),
             Some(output) => {
@@ -135,6 +135,14 @@ impl Change<'_> {
                 drop(names);
                 self.keep(index, value?, "the output")
             }
+        }
+    }
+
+    /// [`Change::keep_of`] the answer that completes the step. If it cannot be kept, the step fails.
+    pub(crate) fn complete_with(&mut self, index: usize, answer: Value) {
+        match self.keep_of(index, answer) {
+            Ok(()) => self.complete(index, Direction::Do),
+            Err(mistake) => self.mistaken(index, Direction::Do, &mistake),
         }
     }
 

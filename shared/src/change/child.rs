@@ -198,6 +198,12 @@ pub(super) fn is_final(child: &Task, turn: &Turn<'_>) -> Option<bool> {
     Some(child.steps.iter().zip(&workflow.steps).any(|(step, spec)| spec.irreversible && step.may_have_run()))
 }
 
+/// Why a child failed.
+pub(super) fn reason_of(child: &Task) -> String {
+    let how = if child.phase == Phase::Undone { "was undone" } else { "stopped" };
+    format!("order {} {how}: {}", child.id, child.reason.as_deref().unwrap_or("without a reason"))
+}
+
 /// Whether a task in this phase does nothing more by itself.
 pub(super) fn is_ended(phase: Phase) -> bool {
     match phase {
@@ -235,9 +241,7 @@ pub(crate) fn on_hint(task: &Task, seen: u64, part: u32, step: Option<&str>, tur
     if news.is_empty() && lists.now.is_empty() {
         let has_open_list = (0..task.steps.len()).any(|index| list::has(task, index) && awaits(&task.steps[index]));
         return match has_open_list || lists.is_late {
-            true if lists.is_expected && lists.later.is_empty() => {
-                Decision::Keep { why: Kept::Expected, effects: Vec::new() }
-            }
+            true if lists.is_expected && lists.later.is_empty() => Decision::keep(Kept::Expected),
             true => keep(lists.later.into_iter().map(|index| list::look_again(task, index, turn)).collect()),
             // An earlier delivery of this hint may have saved what it found, and died before it sent what follows.
             false => on_wake(task, task.version.saturating_sub(1), 1, turn),
@@ -245,11 +249,11 @@ pub(crate) fn on_hint(task: &Task, seen: u64, part: u32, step: Option<&str>, tur
     }
     // The sweep ends it.
     if news.is_empty() && task.is_over(turn.now, turn.skew) {
-        return keep(Vec::new());
+        return Decision::keep(Kept::NothingReady);
     }
     if turn.input.is_null() && turn.workflow.reads_input() {
         turn.outputs.want_input();
-        return keep(Vec::new());
+        return Decision::keep(Kept::NothingReady);
     }
     let mut change = Change::begin(task, turn);
     let is_single = !news.is_empty();
@@ -276,11 +280,10 @@ pub(crate) fn on_hint(task: &Task, seen: u64, part: u32, step: Option<&str>, tur
 
 /// The parent's `wish` for this order: one write, or none if it is fulfilled already.
 pub(crate) fn on_asked(task: &Task, round: u32, wish: &Wish, turn: &Turn<'_>) -> Decision {
-    let keep = |why| Decision::Keep { why, effects: Vec::new() };
-    let Some(parent) = &task.parent else { return keep(Kept::Foreign) };
+    let Some(parent) = &task.parent else { return Decision::keep(Kept::Foreign) };
     let by = format!("order {}", parent.id);
     match wish {
-        Wish::Begin(_) => keep(Kept::Repeated),
+        Wish::Begin(_) => Decision::keep(Kept::Repeated),
         Wish::Undo => operator::undo_for_parent(task, &by, turn),
         Wish::Resubmit => {
             // Another order replaces one that undid itself or is about to.
@@ -404,16 +407,10 @@ impl Change<'_> {
             }
             Phase::Processed => {
                 let output = child.output.clone().unwrap_or_default();
-                match self.keep_of(index, output) {
-                    Ok(()) => self.complete(index, Direction::Do),
-                    Err(mistake) => self.mistaken(index, Direction::Do, &mistake),
-                }
+                self.complete_with(index, output);
             }
             Phase::Undone | Phase::Error | Phase::UndoError => {
-                let how = if child.phase == Phase::Undone { "was undone" } else { "stopped" };
-                let why = child.reason.as_deref().unwrap_or("without a reason");
-                let error = format!("order {} {how}: {why}", child.id);
-                self.fail(index, Direction::Do, &error, Failure::of(FailureKind::Children));
+                self.fail(index, Direction::Do, &reason_of(&child), Failure::of(FailureKind::Children));
             }
             Phase::Forward | Phase::Undoing => {
                 self.resume_child(index, &child, parent);

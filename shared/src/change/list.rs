@@ -5,7 +5,7 @@
 //! A look writes when half of the orders that may be open have ended, or an end is a second old. So a long list costs
 //! few writes.
 
-use super::child::{self, LOOK_AFTER};
+use super::child::{self, LOOK_AFTER, reason_of};
 use super::{Change, names};
 use crate::decision::{Refusal, Turn};
 use crate::expression::Mistake;
@@ -449,6 +449,11 @@ impl Change<'_> {
         }
     }
 
+    fn ask_item(&mut self, index: usize, item: usize, wish: Wish) {
+        let asked = ask(&self.task, index, item, wish, self.turn);
+        self.requests.extend(asked);
+    }
+
     /// Begins the list of step `index`.
     pub(super) fn begin_list(&mut self, index: usize) {
         let list = match list(&self.task, index, self.turn) {
@@ -539,8 +544,7 @@ impl Change<'_> {
                 self.make_item(index, item, list);
             }
             _ if parent.round < round => {
-                let asked = ask(&self.task, index, item, Wish::Resubmit, self.turn);
-                self.requests.extend(asked);
+                self.ask_item(index, item, Wish::Resubmit);
             }
             Phase::Processed => {
                 let bytes = child.output.as_ref().map_or(0, json::length);
@@ -569,16 +573,14 @@ impl Change<'_> {
                 false => reason_of(child),
             });
         }
-        let asked = ask(&self.task, index, item, Wish::Undo, self.turn);
-        self.requests.extend(asked);
+        self.ask_item(index, item, Wish::Undo);
         self.resume_item(index, item, child, parent);
         None
     }
 
     fn resume_item(&mut self, index: usize, item: usize, child: &Arc<Task>, parent: &Parent) {
         if child.paused_at.is_some() && parent.paused {
-            let asked = ask(&self.task, index, item, Wish::Resume, self.turn);
-            self.requests.extend(asked);
+            self.ask_item(index, item, Wish::Resume);
         }
     }
 
@@ -588,8 +590,7 @@ impl Change<'_> {
         let input = inputs(&self.task, index, list, std::iter::once(item), self.turn).pop();
         match input.map(|(_, input)| input) {
             Some(Ok(input)) => {
-                let asked = ask(&self.task, index, item, Wish::Begin(input), self.turn);
-                self.requests.extend(asked);
+                self.ask_item(index, item, Wish::Begin(input));
             }
             Some(Err(_)) | None => self.set_item(index, item, Item::Refused),
         }
@@ -629,8 +630,7 @@ impl Change<'_> {
                         free -= 1;
                         self.task.steps[index].claimed_at = self.task.version;
                         self.set_item(index, item, Item::Open);
-                        let asked = ask(&self.task, index, item, Wish::Begin(input), self.turn);
-                        self.requests.extend(asked);
+                        self.ask_item(index, item, Wish::Begin(input));
                     }
                     Err(_) => {
                         (may_fail, unfit) = (may_fail - 1, unfit + 1);
@@ -668,10 +668,8 @@ impl Change<'_> {
             return self.fail(index, Direction::Do, &error, Failure::of(FailureKind::Children));
         }
         if open == 0 && to_do == 0 {
-            return match self.result(index).and_then(|result| self.keep_of(index, result)) {
-                Ok(()) => self.complete(index, Direction::Do),
-                Err(mistake) => self.mistaken(index, Direction::Do, &mistake),
-            };
+            let result = self.result(index);
+            return self.complete_with(index, result);
         }
         let changed_at = items.changed_at;
         if open == 0 && failed <= tolerated {
@@ -698,8 +696,8 @@ impl Change<'_> {
     }
 
     /// What the step returns: counts, which items failed and why, and what the orders returned, if that is not too long.
-    fn result(&self, index: usize) -> Result<Value, Mistake> {
-        let Some(items) = items(&self.task, index) else { return Ok(Value::Null) };
+    fn result(&self, index: usize) -> Value {
+        let Some(items) = items(&self.task, index) else { return Value::Null };
         let output = self.turn.workflow.steps[index].output.as_ref();
         let wants = |field: &str| {
             output.is_none_or(|output| {
@@ -745,7 +743,7 @@ impl Change<'_> {
         {
             result.remove("items");
         }
-        Ok(result)
+        result
     }
 
     /// Looks which orders of the list are undone; asks the next ones.
@@ -782,7 +780,7 @@ impl Change<'_> {
                         is_final |= cannot;
                         // Its other steps must not run.
                         if cannot && child.phase == Phase::Forward && child.paused_at.is_none() {
-                            self.requests.extend(ask(&self.task, index, item, Wish::Pause, self.turn));
+                            self.ask_item(index, item, Wish::Pause);
                         }
                         // A person has to decide, and it must not hold up the others.
                         if (cannot || child.phase == Phase::UndoError) && !is_known {
@@ -878,10 +876,4 @@ pub(crate) fn shown(task: &Task, index: usize, wanted: &[usize], turn: &Turn<'_>
         (state.is_begun().then(|| id_of(task, index, item, turn)), why)
     };
     wanted.iter().map(&mut one).collect()
-}
-
-/// Why a child failed.
-fn reason_of(child: &Task) -> String {
-    let how = if child.phase == Phase::Undone { "was undone" } else { "stopped" };
-    format!("order {} {how}: {}", child.id, child.reason.as_deref().unwrap_or("without a reason"))
 }
