@@ -12,7 +12,6 @@ use crate::task::{Phase, Task, as_position};
 use crate::workflow::{Step as Spec, Workflow};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
-use std::fmt;
 
 /// How often a step may be done again.
 pub const MAX_ROUNDS: u32 = 20;
@@ -90,23 +89,8 @@ pub enum Rule {
     Full,
 }
 
-/// Why an order cannot be run again. `Display` is a sentence.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Obstacle {
-    /// The rule that it breaks.
-    pub rule: Rule,
-    /// The step's name, if one step breaks it.
-    pub step: Option<String>,
-}
-
-impl fmt::Display for Obstacle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(step) = &self.step {
-            write!(f, "step `{step}`: ")?;
-        }
-        write!(f, "{}", self.rule)
-    }
-}
+/// Why an order cannot be run again.
+pub type Obstacle = crate::decision::Obstacle<Rule>;
 
 /// What to run again, and how.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -117,10 +101,6 @@ pub struct Wish {
     pub new_keys: bool,
     /// Effects without an undo may stay.
     pub without_undo: bool,
-}
-
-fn whole(rule: Rule) -> Obstacle {
-    Obstacle { rule, step: None }
 }
 
 /// The steps `from` and all that come after them, by position.
@@ -146,10 +126,10 @@ fn stays(step: &Step, spec: &Spec) -> bool {
 
 /// The steps that `wish` means, whether the rules allow it or not.
 fn meant(workflow: &Workflow, wish: &Wish) -> Result<Vec<usize>, Obstacle> {
-    let unknown = |name: &String| Obstacle { rule: Rule::Unknown, step: Some(name.clone()) };
+    let unknown = |name| Obstacle::at(Rule::Unknown, name);
     let from = wish.from.iter().map(|name| workflow.position(name).ok_or_else(|| unknown(name)));
     let from: Vec<usize> = from.collect::<Result<_, _>>()?;
-    if from.is_empty() { Err(whole(Rule::NoStep)) } else { Ok(from) }
+    if from.is_empty() { Err(Obstacle::whole(Rule::NoStep)) } else { Ok(from) }
 }
 
 /// What fulfilling `wish` for `task` would record.
@@ -165,7 +145,7 @@ pub fn check(task: &Task, workflow: &Workflow, wish: &Wish) -> Result<Again, Obs
         (task.migration.is_some(), Rule::Migrating),
     ];
     if let Some((_, rule)) = rules.into_iter().find(|(is_broken, _)| *is_broken) {
-        return Err(whole(rule));
+        return Err(Obstacle::whole(rule));
     }
     let from = meant(workflow, wish)?;
     let all = closed(&from, workflow);
@@ -189,13 +169,13 @@ pub fn check(task: &Task, workflow: &Workflow, wish: &Wish) -> Result<Again, Obs
     };
     let broken = (0..task.steps.len()).find_map(|index| Some((index, new_rules(index)?)));
     if let Some((index, rule)) = broken {
-        return Err(Obstacle { rule, step: Some(workflow.steps[index].name.clone()) });
+        return Err(Obstacle::at(rule, &workflow.steps[index].name));
     }
     let replaced = all.iter().filter(|&&index| task.steps[index].beside.is_some()).count();
     if crate::outputs::ever_beside(task) + replaced > MAX_COUNT_BESIDE
         || crate::outputs::bytes_beside(task) > MAX_ALL_BESIDE / 2
     {
-        return Err(whole(Rule::Full));
+        return Err(Obstacle::whole(Rule::Full));
     }
     Ok(Again { steps: all.into_iter().map(as_position).collect(), new_keys: wish.new_keys })
 }
