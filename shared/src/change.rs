@@ -18,9 +18,9 @@ mod remind;
 pub(crate) use callback::{called_back, is_callback};
 use effects::{Mapped, call, is_withheld, may_remind};
 pub(crate) use effects::{
-    alert, first_notice, is_past, next_claim, notice, received, request, spell_out, tell_before_undo, turn_notices,
-    wake,
+    alert, first_notice, is_past, next_claim, notice, request, tell_before_undo, turn_notices, wake,
 };
+pub use effects::{history, received};
 pub(crate) use migrate::{migrate, stay};
 
 use crate::decision::{Decision, Turn};

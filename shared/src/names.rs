@@ -30,9 +30,7 @@ pub(crate) fn names<'a>(task: &'a Task, index: usize, direction: Direction, turn
 pub(crate) fn of_whole<'a>(task: &'a Task, output: &Mapping, turn: &Turn<'a>) -> Names<'a> {
     let references = output.references();
     let reads = |root: &str| references.iter().any(|one| one.path[0] == root);
-    let reads_output = |name: &str| {
-        references.iter().any(|one| one.path[0] == "outputs" && one.path.get(1).is_none_or(|step| step == name))
-    };
+    let reads_output = |name: &str| references.iter().any(|one| one.covers("outputs", name));
     of(task, &(0..task.steps.len()).collect::<Vec<_>>(), &reads, &reads_output, turn)
 }
 

@@ -668,21 +668,15 @@ impl Task {
     /// The earliest time when a supervisor has something to do here; `None` if never.
     #[must_use]
     pub fn wanted_due(&self, workflow: &Workflow, skew: SignedDuration) -> Option<Timestamp> {
-        self.wanted_due_from(self.updated_at, workflow, skew)
-    }
-
-    /// [`Self::wanted_due`] after a send at `sent`.
-    #[must_use]
-    pub fn wanted_due_from(&self, sent: Timestamp, workflow: &Workflow, skew: SignedDuration) -> Option<Timestamp> {
         let owed = (self.alert.is_some() || self.notice_owed).then(|| plus(self.updated_at, OWED_GRACE));
         let expiry = self.next_deadline(skew);
         // The Wake for an immediate claim is on its way: look only in case it is lost.
-        let in_case = |t: Timestamp| t.max(plus(sent, grace(workflow)));
+        let in_case = |t: Timestamp| t.max(plus(self.updated_at, grace(workflow)));
         let next = match self.phase {
             _ if self.migration.is_some() => self.migrates_at(skew).map(in_case),
             Phase::Undoing if !self.is_undo_begun() => self.next_claim(workflow, self.updated_at, skew).map(in_case),
             Phase::Forward | Phase::Undoing => {
-                let ahead = |at: Timestamp| match at > plus(sent, MAX_DELAY) {
+                let ahead = |at: Timestamp| match at > plus(self.updated_at, MAX_DELAY) {
                     // A short wait has its Wake. The sweep that looks ahead sends that of a long one.
                     true => plus(at, -LOOK_AHEAD),
                     false => plus(at, grace(workflow)),

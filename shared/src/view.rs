@@ -1,8 +1,8 @@
 //! A task as people and programs outside see it: names instead of positions, words instead of codes.
 
-use crate::change;
+pub use crate::change::{history, received};
+
 use crate::items::{Item, Items};
-use crate::message::HistoryEntry;
 use crate::order::Id;
 use crate::step::State;
 use crate::task::{Arrival, Phase, Priority, ProcessState, Task};
@@ -428,16 +428,4 @@ pub fn state_name(state: &State) -> &'static str {
         State::Undone => "Undone",
         State::UndoFailed => "UndoFailed",
     }
-}
-
-/// The history of `task`, oldest first.
-#[must_use]
-pub fn history(task: &Task, workflow: &Workflow) -> Vec<HistoryEntry> {
-    change::spell_out(task, workflow)
-}
-
-/// The notice that `task` was received, for a submitter that has a queue. Its number is always 0.
-#[must_use]
-pub fn received(task: &Task, workflow: &Workflow) -> Option<crate::message::Effect> {
-    change::received(task, workflow)
 }

@@ -375,9 +375,9 @@ impl Workflow {
         if self.of_item {
             return true;
         }
-        let asks = |step: &Step| step.link().is_some_and(|(link, _)| link.reads("input"));
-        let output = self.output.as_ref().is_some_and(|output| reads(output.references(), "input"));
-        output || self.steps.iter().any(|step| step.reads("input") || asks(step))
+        let asked = self.steps.iter().filter_map(|step| step.link()?.0.ask.as_ref()).flat_map(Template::references);
+        let output = self.output.iter().flat_map(Mapping::references);
+        reads(asked.chain(output), "input") || self.steps.iter().any(|step| step.reads("input"))
     }
 
     /// All agents named, each once, in order of first use.
@@ -445,44 +445,36 @@ impl Step {
         of_url.or_else(|| self.aws.as_ref().and_then(|aws| aws.keep.as_ref()))
     }
 
+    /// What decisions about this step read on their own, not in its calls.
+    fn own_references(&self) -> impl Iterator<Item = &Reference> {
+        let conditions = [&self.when, &self.catch].into_iter().flatten().flat_map(Expression::references);
+        let with = self.with.iter().filter(|_| self.child.is_some());
+        let values = self.value.iter().chain(with).chain(self.each().map(|each| &each.list));
+        let fail = self.fail.iter().flat_map(Template::references);
+        let wait = self.wait.iter().flat_map(Wait::references);
+        conditions.chain(values.flat_map(Mapping::references)).chain(fail).chain(wait)
+    }
+
     /// Whether a decision about this step reads the name `root`. What is kept of an answer needs no order.
     #[must_use]
     pub fn reads(&self, root: &str) -> bool {
-        let of = |work: Work<'_>| work.reads(root);
-        let own = [&self.when, &self.catch].into_iter().flatten().any(|e| reads(e.references(), root))
-            || self.value.as_ref().is_some_and(|value| reads(value.references(), root))
-            || self.fail.as_ref().is_some_and(|text| reads(text.references(), root))
-            || self.wait.as_ref().is_some_and(|wait| reads(wait.references(), root))
-            || self.child.as_ref().is_some_and(|child| {
-                let is_whole = child.each.is_none() && root == "input";
-                self.with.as_ref().map_or(is_whole, |with| reads(with.references(), root))
-                    || child.each.as_ref().is_some_and(|each| reads(each.list.references(), root))
-            })
-            || self.call().is_some_and(|call| call.reads(root));
+        let gets_input = self.with.is_none() && self.child.as_ref().is_some_and(|child| child.each.is_none());
         let all = [self.work(Direction::Do), self.work(Direction::Undo), self.reminder()];
-        own || all.into_iter().flatten().any(of)
+        gets_input && root == "input"
+            || reads(self.own_references(), root)
+            || self.call().is_some_and(|call| call.reads(root))
+            || all.into_iter().flatten().any(|work| work.reads(root))
     }
 
     /// Whether a decision about this step in `direction` reads the output of the step called `name` in expressions.
     #[must_use]
     pub fn reads_output(&self, name: &str, direction: Direction) -> bool {
-        let is_named = |all: &[Reference]| {
-            all.iter().any(|one| one.path[0] == "outputs" && one.path.get(1).is_none_or(|step| step == name))
-        };
-        let texts = self.value.iter().flat_map(Mapping::references);
-        let texts = texts.chain(self.fail.iter().flat_map(Template::references));
-        let texts = texts.chain(self.wait.iter().flat_map(Wait::references));
-        let texts = texts.chain(self.with.iter().filter(|_| self.child.is_some()).flat_map(Mapping::references));
+        let is_named = |one: &Reference| one.covers("outputs", name);
         let of_call = |direction| self.call().is_some_and(|call| call.reads_output(name, direction));
-        let list = self.each().map(|each| &each.list);
-        let texts = texts.chain(list.into_iter().flat_map(Mapping::references));
         let own = direction == Direction::Do
-            && ([&self.when, &self.catch].into_iter().flatten().any(|e| is_named(e.references()))
-                || [Direction::Do, Direction::Undo].into_iter().any(of_call)
-                || texts.into_iter().any(|one| is_named(std::slice::from_ref(one))));
+            && (self.own_references().any(is_named) || [Direction::Do, Direction::Undo].into_iter().any(of_call));
         let reminder = self.reminder().filter(|_| direction == Direction::Do);
-        let mut all = self.work(direction).into_iter().chain(reminder);
-        own || all.any(|work| work.references().any(|one| is_named(std::slice::from_ref(one))))
+        own || self.work(direction).into_iter().chain(reminder).any(|work| work.references().any(is_named))
     }
 
     /// Whether the undo needs data of the order, so that a refused step leaves nothing to undo. Headers do not count,

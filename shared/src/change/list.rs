@@ -699,14 +699,8 @@ impl Change<'_> {
     fn result(&self, index: usize) -> Value {
         let Some(items) = items(&self.task, index) else { return Value::Null };
         let output = self.turn.workflow.steps[index].output.as_ref();
-        let wants = |field: &str| {
-            output.is_none_or(|output| {
-                output
-                    .references()
-                    .iter()
-                    .any(|one| one.path[0] == "answer" && one.path.get(1).is_none_or(|name| name == field))
-            })
-        };
+        let wants =
+            |field: &str| output.is_none_or(|output| output.references().iter().any(|one| one.covers("answer", field)));
         let mut result = json!({
             "total": items.total(),
             "done": items.count(|item| item == Item::Done),

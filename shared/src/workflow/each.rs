@@ -1,6 +1,6 @@
 //! Steps that start an order per item of a list.
 
-use crate::expression::{Mapping, Names};
+use crate::expression::{Kind, Mapping, Names};
 use crate::items::MAX_ITEMS;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -44,16 +44,7 @@ impl Each {
         let mistake = |words: String| crate::expression::Mistake(words);
         let list = match self.list.evaluate(names)? {
             Value::Array(list) => list,
-            other => {
-                let kind = match other {
-                    Value::Null => "null",
-                    Value::Bool(_) => "true or false",
-                    Value::Number(_) => "a number",
-                    Value::String(_) => "a text",
-                    Value::Array(_) | Value::Object(_) => "a table",
-                };
-                return Err(mistake(format!("`each` is {kind}, but has to be a list")));
-            }
+            other => return Err(mistake(format!("`each` is {}, but has to be a list", Kind::name_of(&other)))),
         };
         if list.len() > MAX_ITEMS {
             let length = list.len();

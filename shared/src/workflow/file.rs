@@ -20,6 +20,7 @@ use super::hosts::Hosts;
 use super::http::{AGENT as HTTP, Http};
 use super::wait::Time;
 use super::{MAX_STEPS, Step, Undo, Workflow};
+use crate::expression::Kind;
 use crate::retry::{Calls, Ladder, Late, Long, Then};
 use crate::schema::Input;
 use crate::time::SignedDuration;
@@ -639,14 +640,6 @@ fn check_name(what: &str, name: &Spanned<String>) -> Result<(), Problem> {
 
 /// Replaces a value of the file's `config` by the deployment's.
 fn replace(config: &mut Map<String, Value>, name: &str, value: &Value) -> Result<(), String> {
-    let kind = |value: &Value| match value {
-        Value::Null => "null",
-        Value::Bool(_) => "true or false",
-        Value::Number(_) => "a number",
-        Value::String(_) => "a text",
-        Value::Array(_) => "a list",
-        Value::Object(_) => "a table",
-    };
     let names: Vec<&str> = config.keys().map(String::as_str).collect();
     let known = match names.as_slice() {
         [] => "it has none".to_owned(),
@@ -655,10 +648,10 @@ fn replace(config: &mut Map<String, Value>, name: &str, value: &Value) -> Result
     let Some(own) = config.get_mut(name) else {
         return Err(format!("the deployment sets `{name}`, which is not in the workflow's `config`: {known}"));
     };
-    if kind(own) != kind(value) {
-        let (own, given) = (kind(own), kind(value));
+    let (kind, given) = (Kind::name_of(own), Kind::name_of(value));
+    if kind != given {
         return Err(format!(
-            "the deployment sets `config.{name}` to {given}, but in the file it is {own}; set it to {own}"
+            "the deployment sets `config.{name}` to {given}, but in the file it is {kind}; set it to {kind}"
         ));
     }
     *own = value.clone();

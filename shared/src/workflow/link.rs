@@ -22,14 +22,6 @@ pub struct Link {
     pub answers: Vec<String>,
 }
 
-impl Link {
-    /// Whether the question reads the name `root`.
-    #[must_use]
-    pub fn reads(&self, root: &str) -> bool {
-        self.ask.iter().flat_map(Template::references).any(|one| one.path[0] == root)
-    }
-}
-
 /// No callback's scope: steps' names have no colon.
 fn of(step: &str) -> String {
     format!("link:{step}")

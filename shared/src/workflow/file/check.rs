@@ -439,9 +439,7 @@ impl Graph<'_> {
                 );
                 return Err((spans(raw.output.as_ref()).unwrap_or_else(|| raw.name.span()), message));
             }
-            let with = step.with.iter().flat_map(|with| with.references());
-            let texts = step.http.iter().flat_map(|http| http.templates()).flat_map(|text| text.references());
-            let is_handed = with.chain(texts).any(|one| one.path[0] == "callback");
+            let is_handed = step.work(Direction::Do).is_some_and(|work| work.reads("callback"));
             if (step.http.is_some() || step.aws.is_some()) && step.with.is_some() && !is_handed {
                 let message = format!(
                     "step `{}` does not hand out its address; put `${{callback}}` where the service reads it",
@@ -473,17 +471,13 @@ impl Graph<'_> {
             let (what, at) = of_answer(raw);
             check(what, at, output.references(), roots, &known.sure)?;
         }
-        let undo = step.undo.iter();
-        let at = raw.undo.as_ref().map(Spanned::span);
-        for undo in undo {
-            let texts = undo.http.iter().flat_map(|http| http.templates()).flat_map(|text| text.references());
-            let all = texts.chain(undo.with.iter().flat_map(|with| with.references())).collect();
-            check("undo", at.clone(), all, &["output"], &known.sure)?;
+        if let Some(work) = step.work(Direction::Undo) {
+            let at = raw.undo.as_ref().map(Spanned::span);
+            check("undo", at, work.references().collect(), &["output"], &known.sure)?;
         }
-        if let Some(remind) = &step.remind {
-            let texts = remind.http.iter().flat_map(|http| http.templates()).flat_map(|text| text.references());
-            let all = texts.chain(remind.with.iter().flat_map(|with| with.references())).collect();
-            check("remind", raw.remind.as_ref().map(Spanned::span), all, address, &known.sure)?;
+        if let Some(work) = step.reminder() {
+            let at = raw.remind.as_ref().map(Spanned::span);
+            check("remind", at, work.references().collect(), address, &known.sure)?;
         }
         Ok(())
     }
@@ -520,8 +514,7 @@ impl Graph<'_> {
             return Err((at(), message));
         }
         let name = of_step(&step.name);
-        let is_it = |one: &Reference| one.path[0] == "links" && one.path.get(1).is_none_or(|step| *step == name);
-        let reads = |work: Work<'_>| work.references().any(&is_it);
+        let reads = |work: Work<'_>| work.references().any(|one| one.covers("links", &name));
         let given = |(other, spec): (usize, &Step)| {
             // A later step's turn comes when the question is closed.
             let is_in_time = !before(self.steps, other).contains(&index);
