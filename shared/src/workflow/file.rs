@@ -371,8 +371,9 @@ fn build_step(
     let own::Own { value, fail, wait, child, each } = own::own(raw)?;
     let mut doer = Doer::default();
     if value.is_none() && fail.is_none() && wait.is_none() && child.is_none() {
-        let given = Given::of(&raw.agent, &raw.http, &raw.lambda, &raw.aws);
-        let Some(found) = given.doer(None, around)? else {
+        let found =
+            who_does(raw.agent.as_ref(), raw.http.as_ref(), raw.lambda.as_ref(), raw.aws.as_ref(), None, around);
+        let Some(found) = found? else {
             return Err((
                 raw.name.span(),
                 format!(
@@ -424,8 +425,9 @@ fn build_step(
         None => None,
         Some(spanned) => {
             let undo = spanned.get_ref();
-            let given = Given::of(&undo.agent, &undo.http, &undo.lambda, &undo.aws);
-            let Some(mut doer) = given.doer(http.as_ref(), around)? else {
+            let (given, lambda) = (undo.http.as_ref(), undo.lambda.as_ref());
+            let found = who_does(undo.agent.as_ref(), given, lambda, undo.aws.as_ref(), http.as_ref(), around)?;
+            let Some(mut doer) = found else {
                 let likely = match &aws {
                     _ if http.is_some() => "http = \"URL\"".to_owned(),
                     Some(aws) if aws.function.is_some() => "lambda = \"FUNCTION\"".to_owned(),
@@ -674,56 +676,49 @@ struct Doer {
     aws: Option<Aws>,
 }
 
-/// A step or an undo has one of these keys.
-struct Given<'a> {
-    agent: Option<&'a Spanned<String>>,
-    http: Option<&'a Spanned<RawHttp>>,
-    lambda: Option<&'a Spanned<RawAws>>,
-    aws: Option<&'a Spanned<RawAws>>,
+/// Who does a step, an undo or a reminder that may have one of these keys; `None` if it has none. For an undo, `of` is
+/// the step's call.
+fn who_does(
+    agent: Option<&Spanned<String>>,
+    http: Option<&Spanned<RawHttp>>,
+    lambda: Option<&Spanned<RawAws>>,
+    aws: Option<&Spanned<RawAws>>,
+    of: Option<&Http>,
+    around: Around<'_>,
+) -> Result<Option<Doer>, Problem> {
+    let keys = [
+        ("agent", agent.map(Spanned::span)),
+        ("http", http.map(Spanned::span)),
+        ("lambda", lambda.map(Spanned::span)),
+        ("aws", aws.map(Spanned::span)),
+    ];
+    let Some((key, span)) = only(keys)? else { return Ok(None) };
+    if let Some(agent) = agent {
+        check_agent(agent, around.known)?;
+        return Ok(Some(Doer { agent: agent.get_ref().clone(), ..Doer::default() }));
+    }
+    let agents = around.known.agents;
+    if !agents.contains(&HTTP) {
+        let what = if key == "http" { "URLs" } else { "AWS" };
+        return Err((
+            span,
+            format!("nothing here calls {what}; write `agent = \"NAME\"` with one of {}", list(agents)),
+        ));
+    }
+    let lambda = lambda.map(|raw| aws::lambda(raw, around.config));
+    let aws = lambda.or_else(|| aws.map(aws::action)).transpose()?;
+    let http = http.map(|raw| http::build(raw, of, around)).transpose()?;
+    Ok(Some(Doer { agent: HTTP.to_owned(), http, aws }))
 }
 
-impl<'a> Given<'a> {
-    fn of(
-        agent: &'a Option<Spanned<String>>,
-        http: &'a Option<Spanned<RawHttp>>,
-        lambda: &'a Option<Spanned<RawAws>>,
-        aws: &'a Option<Spanned<RawAws>>,
-    ) -> Self {
-        Self { agent: agent.as_ref(), http: http.as_ref(), lambda: lambda.as_ref(), aws: aws.as_ref() }
-    }
-
-    /// `None` if no key is given. For an undo, `of` is the step's call.
-    fn doer(self, of: Option<&Http>, around: Around<'_>) -> Result<Option<Doer>, Problem> {
-        let keys = [
-            ("agent", self.agent.map(Spanned::span)),
-            ("http", self.http.map(Spanned::span)),
-            ("lambda", self.lambda.map(Spanned::span)),
-            ("aws", self.aws.map(Spanned::span)),
-        ];
-        let given: Vec<_> = keys.into_iter().filter_map(|(key, span)| Some((key, span?))).collect();
-        let (key, span) = match given.as_slice() {
-            [] => return Ok(None),
-            [only] => only.clone(),
-            [(key, span), (other, _), ..] => {
-                return Err((span.clone(), format!("the step has both `{key}` and `{other}`; keep one of the two")));
-            }
-        };
-        if let Some(agent) = self.agent {
-            check_agent(agent, around.known)?;
-            return Ok(Some(Doer { agent: agent.get_ref().clone(), ..Doer::default() }));
+/// The only one of these keys that is given, if any is.
+fn only<const N: usize>(keys: [(&'static str, Option<At>); N]) -> Result<Option<(&'static str, At)>, Problem> {
+    let mut given = keys.into_iter().filter_map(|(key, span)| Some((key, span?)));
+    match (given.next(), given.next()) {
+        (Some((key, span)), Some((other, _))) => {
+            Err((span, format!("the step has both `{key}` and `{other}`; keep one of the two")))
         }
-        let agents = around.known.agents;
-        if !agents.contains(&HTTP) {
-            let what = if key == "http" { "URLs" } else { "AWS" };
-            return Err((
-                span,
-                format!("nothing here calls {what}; write `agent = \"NAME\"` with one of {}", list(agents)),
-            ));
-        }
-        let lambda = self.lambda.map(|raw| aws::lambda(raw, around.config));
-        let aws = lambda.or_else(|| self.aws.map(aws::action)).transpose()?;
-        let http = self.http.map(|raw| http::build(raw, of, around)).transpose()?;
-        Ok(Some(Doer { agent: HTTP.to_owned(), http, aws }))
+        (first, _) => Ok(first),
     }
 }
 

@@ -1,6 +1,6 @@
 //! What a step does on its own, without an agent: it computes, fails, waits or starts another order.
 
-use super::{MAX_DEADLINE, MIN_DEADLINE, Problem, RawStep, check_name, each, link, mapped};
+use super::{MAX_DEADLINE, MIN_DEADLINE, Problem, RawStep, check_name, each, link, mapped, only};
 use crate::expression::{Mapping, Template};
 use crate::time::SignedDuration;
 use crate::workflow::child::Child;
@@ -29,7 +29,6 @@ pub(super) fn own(raw: &RawStep) -> Result<Own, Problem> {
         ("event", raw.event.as_ref().map(Spanned::span)),
         ("workflow", raw.workflow.as_ref().map(Spanned::span)),
     ];
-    let given: Vec<_> = keys.into_iter().filter_map(|(key, span)| Some((key, span?))).collect();
     let texts = [("take", raw.take.as_ref()), ("early", raw.early.as_ref()), ("failed", raw.failed.as_ref())];
     let people = raw.people.as_ref().map(|people| ("people", people.span()));
     let link = raw.link.as_ref().map(|link| ("link", link.span()));
@@ -48,20 +47,14 @@ pub(super) fn own(raw: &RawStep) -> Result<Own, Problem> {
         return Err((span, message));
     }
     let each = each::build(raw)?;
-    let kind = match given.as_slice() {
-        [] => return Ok(Own { each, ..Own::default() }),
-        [(kind, span)] if each.is_some() && *kind != "workflow" => {
-            let message = format!(
-                "a step with `{kind}` takes no `each`; write `workflow`, `agent`, `http`, `lambda` or `aws` for each item, \
-                 or remove `each`"
-            );
-            return Err((span.clone(), message));
-        }
-        [(kind, _)] => *kind,
-        [(key, span), (other, _), ..] => {
-            return Err((span.clone(), format!("the step has both `{key}` and `{other}`; keep one of the two")));
-        }
-    };
+    let Some((kind, span)) = only(keys)? else { return Ok(Own { each, ..Own::default() }) };
+    if each.is_some() && kind != "workflow" {
+        let message = format!(
+            "a step with `{kind}` takes no `each`; write `workflow`, `agent`, `http`, `lambda` or `aws` for each item, \
+             or remove `each`"
+        );
+        return Err((span, message));
+    }
     let others = [
         ("agent", raw.agent.as_ref().map(Spanned::span)),
         ("http", raw.http.as_ref().map(Spanned::span)),

@@ -1,6 +1,6 @@
 //! The `remind` of a step that waits.
 
-use super::{Around, Given, Problem, RawRemind, Time, list, mapped, retry};
+use super::{Around, Problem, RawRemind, Time, list, mapped, retry, who_does};
 use crate::retry::Calls;
 use crate::time::SignedDuration;
 use crate::workflow::http::IDEMPOTENCY_KEY;
@@ -37,8 +37,8 @@ pub(super) fn build(
         let at = raw.times.as_ref().map_or_else(|| spanned.span(), Spanned::span);
         return Err((at, format!("`times` of `remind` cannot be {times}; write 1 to {MAX_TIMES}")));
     }
-    let given = Given::of(&raw.agent, &raw.http, &raw.lambda, &raw.aws);
-    let Some(mut doer) = given.doer(None, around)? else {
+    let found = who_does(raw.agent.as_ref(), raw.http.as_ref(), raw.lambda.as_ref(), raw.aws.as_ref(), None, around)?;
+    let Some(mut doer) = found else {
         let message = format!(
             "`remind` does not say who reminds; add `agent = \"NAME\"` with one of {}, or `http = \"URL\"`",
             list(around.known.agents)
