@@ -268,30 +268,21 @@ impl<'a> Change<'a> {
                 break;
             }
             for index in ready {
-                // Only a scheduler reads and makes other orders.
-                let has_child = self.task.steps[index].kids.is_some();
-                match (direction, &self.task.steps[index].state) {
-                    (Direction::Do, State::Waiting { .. }) if has_child => {
-                        chosen.push(index);
-                        match self.has_list(index) {
-                            _ if !claims => {}
-                            true => self.look_at_list(index),
-                            false => self.look(index),
-                        }
-                        continue;
+                let step = &self.task.steps[index];
+                let is_wait = direction == Direction::Do && matches!(step.state, State::Waiting { .. });
+                if step.kids.is_some() && (is_wait || direction == Direction::Undo) {
+                    chosen.push(index);
+                    // Only a scheduler reads and makes other orders.
+                    match (direction, self.has_list(index)) {
+                        _ if !claims => {}
+                        (Direction::Do, true) => self.look_at_list(index),
+                        (Direction::Do, false) => self.look(index),
+                        (Direction::Undo, true) => self.unwind_list(index),
+                        (Direction::Undo, false) => self.unwind(index),
                     }
-                    (Direction::Undo, _) if has_child => {
-                        chosen.push(index);
-                        match self.has_list(index) {
-                            _ if !claims => {}
-                            true => self.unwind_list(index),
-                            false => self.unwind(index),
-                        }
-                        continue;
-                    }
-                    _ => {}
+                    continue;
                 }
-                if let (Direction::Do, State::Waiting { .. }) = (direction, &self.task.steps[index].state) {
+                if is_wait {
                     self.computed(index, None);
                     continue;
                 }
@@ -331,7 +322,7 @@ impl<'a> Change<'a> {
             goes_on |= self.task.steps[index].is_settled();
         }
         for (index, call) in calls {
-            self.claim(index, direction, call);
+            self.claim(now, index, direction, call);
         }
         for (index, input) in children {
             self.begin_child(index, input);
@@ -539,32 +530,29 @@ impl<'a> Change<'a> {
     /// Stops the task in an error phase and owes an alert.
     fn stop(&mut self, phase: Phase, index: Option<usize>, reason: &str) {
         let reason = history::shorten(reason, history::MAX_TEXT);
-        self.task.phase = phase;
-        // A resubmission means that the task shall run, so the pause ends here.
-        self.end_pause();
-        self.task.turned_at = self.task.version;
-        self.task.notice_owed = self.owes_strictly();
+        self.rest(phase);
         self.task.alert =
             Some(Alert { version: self.task.version, step: index.map(as_position), reason: reason.clone() });
         self.log(Kind::TaskError, index, Some(reason.clone()));
         self.task.reason = Some(reason);
         self.notice = Some((NoticeKind::AttentionNeeded, index));
-        self.wake = false;
-    }
-
-    fn owes_strictly(&self) -> bool {
-        self.turn.workflow.strict_notices && self.task.reply_queue.is_some()
     }
 
     fn end(&mut self, phase: Phase, kind: Kind, notice: NoticeKind) {
-        self.task.phase = phase;
+        self.rest(phase);
         // An alert about a wait is useless after the end.
         self.task.alert = None;
-        self.end_pause();
-        self.task.turned_at = self.task.version;
-        self.task.notice_owed = self.owes_strictly();
         self.log(kind, None, None);
         self.notice = Some((notice, None));
+    }
+
+    /// From now on nothing happens unless a person acts.
+    fn rest(&mut self, phase: Phase) {
+        self.task.phase = phase;
+        // A resubmission means that the task shall run, so the pause ends here.
+        self.end_pause();
+        self.task.turned_at = self.task.version;
+        self.task.notice_owed = self.turn.workflow.strict_notices && self.task.reply_queue.is_some();
         self.wake = false;
     }
 

@@ -84,8 +84,7 @@ const OF_ITEM: [&str; 4] = ["item", "index", "input", "outputs"];
 /// because every item's order gets a copy.
 pub(crate) fn carried(names: &Names<'_>, call: &Step) -> Map<String, Value> {
     let mut all = Value::Object(Map::new());
-    let work = [call.work(Direction::Do), call.work(Direction::Undo), call.reminder()].into_iter().flatten();
-    for path in work.flat_map(|work| work.references().map(|one| &one.path).collect::<Vec<_>>()) {
+    for path in call.works().flat_map(|work| work.references().map(|one| &one.path).collect::<Vec<_>>()) {
         if let Some(value) = names.get(&path[0]).filter(|_| ["input", "outputs"].contains(&path[0].as_str())) {
             let inside =
                 all.as_object_mut().map(|all| all.entry(path[0].clone()).or_insert_with(|| Value::Object(Map::new())));

@@ -11,7 +11,7 @@ use crate::workflow::{Hash, Workflow};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
 /// Longest output of a step, in bytes of JSON. Beyond [`MAX_OUTPUT`] it is kept beside the record. The item must stay
 /// below DynamoDB's 400 KB.
@@ -81,22 +81,7 @@ struct Found {
 }
 
 /// For decisions about tasks that have all their outputs in the record.
-pub static NONE: Outputs = Outputs(Mutex::new(Found {
-    known: BTreeMap::new(),
-    new: BTreeMap::new(),
-    missing: BTreeSet::new(),
-    lost: BTreeSet::new(),
-    is_short_of_lost: false,
-    orders: BTreeMap::new(),
-    missing_orders: BTreeSet::new(),
-    unreadable: BTreeSet::new(),
-    definitions: BTreeMap::new(),
-    missing_definitions: BTreeSet::new(),
-    wants_input: false,
-    lists: BTreeMap::new(),
-    is_looked_at: false,
-    is_left: false,
-}));
+pub static NONE: LazyLock<Outputs> = LazyLock::new(Outputs::default);
 
 impl Outputs {
     fn found(&self) -> MutexGuard<'_, Found> {

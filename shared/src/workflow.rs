@@ -330,11 +330,7 @@ impl Workflow {
 
     /// All calls over HTTP, each with the name of its step.
     pub fn calls_over_http(&self) -> impl Iterator<Item = (&str, &Http)> {
-        self.all_steps().flat_map(|step| {
-            let undo = step.undo.as_ref().and_then(|undo| undo.http.as_ref());
-            let remind = step.remind.as_ref().and_then(|remind| remind.http.as_ref());
-            step.http.iter().chain(undo).chain(remind).map(|http| (step.name.as_str(), http))
-        })
+        self.all_steps().flat_map(|step| step.works().filter_map(move |work| Some((step.name.as_str(), work.http?))))
     }
 
     /// Whether the host of a call comes with the order.
@@ -345,11 +341,7 @@ impl Workflow {
 
     /// All signed calls, each with the name of its step.
     pub fn calls_of_aws(&self) -> impl Iterator<Item = (&str, &Aws)> {
-        self.all_steps().flat_map(|step| {
-            let undo = step.undo.as_ref().and_then(|undo| undo.aws.as_ref());
-            let remind = step.remind.as_ref().and_then(|remind| remind.aws.as_ref());
-            step.aws.iter().chain(undo).chain(remind).map(|aws| (step.name.as_str(), aws))
-        })
+        self.all_steps().flat_map(|step| step.works().filter_map(move |work| Some((step.name.as_str(), work.aws?))))
     }
 
     /// Position of the step called `name`.
@@ -384,12 +376,9 @@ impl Workflow {
     #[must_use]
     pub fn agents(&self) -> Vec<&str> {
         let mut names: Vec<&str> = Vec::new();
-        for step in self.all_steps() {
-            let own = [Direction::Do, Direction::Undo].into_iter().filter_map(|direction| step.work(direction));
-            for work in own.chain(step.reminder()) {
-                if !names.contains(&work.agent) {
-                    names.push(work.agent);
-                }
+        for work in self.all_steps().flat_map(Step::works) {
+            if !names.contains(&work.agent) {
+                names.push(work.agent);
             }
         }
         names
@@ -438,6 +427,11 @@ impl Step {
         }
     }
 
+    /// All its work: forward, undo and reminders, as far as it has them.
+    pub(crate) fn works(&self) -> impl Iterator<Item = Work<'_>> {
+        [self.work(Direction::Do), self.work(Direction::Undo), self.reminder()].into_iter().flatten()
+    }
+
     /// What the agent for URLs and AWS keeps of an answer, if the file says so.
     #[must_use]
     pub fn kept(&self) -> Option<&Mapping> {
@@ -459,11 +453,10 @@ impl Step {
     #[must_use]
     pub fn reads(&self, root: &str) -> bool {
         let gets_input = self.with.is_none() && self.child.as_ref().is_some_and(|child| child.each.is_none());
-        let all = [self.work(Direction::Do), self.work(Direction::Undo), self.reminder()];
         gets_input && root == "input"
             || reads(self.own_references(), root)
             || self.call().is_some_and(|call| call.reads(root))
-            || all.into_iter().flatten().any(|work| work.reads(root))
+            || self.works().any(|work| work.reads(root))
     }
 
     /// Whether a decision about this step in `direction` reads the output of the step called `name` in expressions.

@@ -31,12 +31,8 @@ pub(crate) enum Miss {
 }
 
 impl Change<'_> {
-    pub(super) fn claim(&mut self, index: usize, direction: Direction, call: Mapped) {
-        self.claim_from(self.turn.now, index, direction, call);
-    }
-
     /// Claims a step and holds its request until `from`.
-    fn claim_from(&mut self, from: Timestamp, index: usize, direction: Direction, call: Mapped) {
+    pub(super) fn claim(&mut self, from: Timestamp, index: usize, direction: Direction, call: Mapped) {
         let spec = &self.turn.workflow.steps[index];
         let work = spec.work(direction).expect("only a step with an undo is to be undone");
         let complete_by = plus(from, work.window());
@@ -361,7 +357,7 @@ impl Change<'_> {
             return;
         }
         match call(&self.task, index, Direction::Do, self.turn) {
-            Ok(call) => self.claim_from(from, index, Direction::Do, call),
+            Ok(call) => self.claim(from, index, Direction::Do, call),
             Err(mistake) => self.mistaken(index, Direction::Do, &mistake),
         }
     }

@@ -2,7 +2,6 @@
 
 use super::{Problem, RawStep, RawWorkflow, mapped};
 use crate::retry::Then;
-use crate::step::Direction;
 use crate::time::SignedDuration;
 use crate::workflow::child::Child;
 use crate::workflow::each::{AT_ONCE, Each, MAX_AT_ONCE, MAX_BATCH, WHOLE};
@@ -85,8 +84,7 @@ fn tolerate(raw: &Spanned<String>) -> Result<u16, Problem> {
 /// The step that makes `call` per item. A separate order makes each call; its definition is part of the step's.
 /// Properties of the whole list stay with the step.
 pub(super) fn of_call(each: Each, call: Step, workflow: &RawWorkflow, config: &Map<String, Value>) -> Step {
-    let work = [call.work(Direction::Do), call.work(Direction::Undo), call.reminder()];
-    let reads_config = work.into_iter().flatten().any(|work| work.reads("config"));
+    let reads_config = call.works().any(|work| work.reads("config"));
     let name = format!("{}.{}", workflow.name.get_ref(), call.name);
     let own = Step {
         after: Vec::new(),
