@@ -103,17 +103,6 @@ pub struct Wish {
     pub without_undo: bool,
 }
 
-/// The steps `from` and all that come after them, by position.
-fn closed(from: &[usize], workflow: &Workflow) -> BTreeSet<usize> {
-    let (mut all, mut ahead) = (BTreeSet::new(), from.to_vec());
-    while let Some(step) = ahead.pop() {
-        if all.insert(step) {
-            ahead.extend(workflow.dependents(step));
-        }
-    }
-    all
-}
-
 fn has_begun(step: &Step) -> bool {
     step.is_tried() || !matches!(step.state, State::Pending { .. })
 }
@@ -148,7 +137,7 @@ pub fn check(task: &Task, workflow: &Workflow, wish: &Wish) -> Result<Again, Obs
         return Err(Obstacle::whole(rule));
     }
     let from = meant(workflow, wish)?;
-    let all = closed(&from, workflow);
+    let all = workflow.with_dependents(&from);
     let new_rules = |index: usize| {
         let (step, spec) = (&task.steps[index], &workflow.steps[index]);
         let is_in = all.contains(&index);
@@ -212,7 +201,7 @@ pub struct Plan {
 #[must_use]
 pub fn plan(task: &Task, workflow: &Workflow, wish: &Wish) -> Plan {
     let Ok(from) = meant(workflow, wish) else { return Plan::default() };
-    let all = closed(&from, workflow);
+    let all = workflow.with_dependents(&from);
     let name = |index: usize| workflow.steps[index].name.clone();
     let is_owed = |index: &usize| {
         let (step, spec) = (&task.steps[*index], &workflow.steps[*index]);

@@ -424,21 +424,7 @@ impl TryFrom<Recorded> for Step {
             (Name::Caught, None, None, None) => State::Caught,
             (Name::Undone, None, None, None) => State::Undone,
             (Name::UndoFailed, None, None, None) => State::UndoFailed,
-            (
-                Name::Pending
-                | Name::Processing
-                | Name::Waiting
-                | Name::Processed
-                | Name::Failed
-                | Name::Skipped
-                | Name::PassedOver
-                | Name::Caught
-                | Name::UndoPending
-                | Name::UndoProcessing
-                | Name::Undone
-                | Name::UndoFailed,
-                ..,
-            ) => return Err("`nb`, `by` and `cb` of a step do not fit its state"),
+            _ => return Err("`nb`, `by` and `cb` of a step do not fit its state"),
         };
         Ok(Self {
             state,

@@ -519,18 +519,7 @@ impl Task {
     /// Whether no step that depends on step `index`, directly or indirectly, still owes an undo.
     #[must_use]
     pub fn is_open_to_undo(&self, index: usize, workflow: &Workflow) -> bool {
-        let mut seen = vec![false; self.steps.len()];
-        let mut ahead: Vec<usize> = workflow.dependents(index).collect();
-        while let Some(next) = ahead.pop() {
-            if std::mem::replace(&mut seen[next], true) {
-                continue;
-            }
-            if self.steps[next].owes_undo() {
-                return false;
-            }
-            ahead.extend(workflow.dependents(next));
-        }
-        true
+        workflow.with_dependents(&[index]).into_iter().all(|next| next == index || !self.steps[next].owes_undo())
     }
 
     /// Steps that wait only for time: position, and when they can be claimed or their wait ends (`None`: at once).

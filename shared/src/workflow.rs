@@ -239,14 +239,19 @@ fn lost(before: &Value, after: &Value) -> Option<String> {
 
 /// Positions of all `steps` that step `index` depends on, directly or indirectly, ascending.
 fn before(steps: &[Step], index: usize) -> Vec<usize> {
-    let mut seen = vec![false; steps.len()];
-    let mut ahead: Vec<usize> = steps[index].after.iter().map(|after| after.step).collect();
-    while let Some(step) = ahead.pop() {
-        if !std::mem::replace(&mut seen[step], true) {
-            ahead.extend(steps[step].after.iter().map(|after| after.step));
+    let ahead = |step: usize| steps[step].after.iter().map(|after| after.step);
+    reach(ahead(index), ahead).into_iter().collect()
+}
+
+/// The positions `from`, and all that `ahead` leads to from them.
+fn reach<I: Iterator<Item = usize>>(from: impl Iterator<Item = usize>, ahead: impl Fn(usize) -> I) -> BTreeSet<usize> {
+    let (mut all, mut left) = (BTreeSet::new(), from.collect::<Vec<_>>());
+    while let Some(step) = left.pop() {
+        if all.insert(step) {
+            left.extend(ahead(step));
         }
     }
-    (0..seen.len()).filter(|&i| seen[i]).collect()
+    all
 }
 
 impl Workflow {
@@ -353,6 +358,12 @@ impl Workflow {
     /// Positions of all steps that directly wait for step `index`.
     pub fn dependents(&self, index: usize) -> impl Iterator<Item = usize> {
         self.steps.iter().enumerate().filter(move |(_, s)| s.after.iter().any(|a| a.step == index)).map(|(i, _)| i)
+    }
+
+    /// The positions `from`, and those of all steps that depend on them, directly or indirectly.
+    #[must_use]
+    pub fn with_dependents(&self, from: &[usize]) -> BTreeSet<usize> {
+        reach(from.iter().copied(), |step| self.dependents(step))
     }
 
     /// Positions of all steps that step `index` depends on, directly or indirectly, in the workflow's order.
