@@ -371,9 +371,8 @@ fn build_step(
     let own::Own { value, fail, wait, child, each } = own::own(raw)?;
     let mut doer = Doer::default();
     if value.is_none() && fail.is_none() && wait.is_none() && child.is_none() {
-        let found =
-            who_does(raw.agent.as_ref(), raw.http.as_ref(), raw.lambda.as_ref(), raw.aws.as_ref(), None, around);
-        let Some(found) = found? else {
+        let (http, lambda) = (raw.http.as_ref(), raw.lambda.as_ref());
+        let Some(found) = who_does(raw.agent.as_ref(), http, lambda, raw.aws.as_ref(), None, around)? else {
             return Err((
                 raw.name.span(),
                 format!(
