@@ -224,6 +224,11 @@ struct RawCalls {
 type At = Range<usize>;
 type Problem = (At, String);
 
+/// Where a key's value is, if the key is given.
+fn span_of<T>(raw: &Option<Spanned<T>>) -> Option<At> {
+    raw.as_ref().map(Spanned::span)
+}
+
 /// The workflow in `text`, for any deployment. Errors name `file`.
 ///
 /// # Errors
@@ -331,7 +336,7 @@ fn build(raw: &RawWorkflow, known: Known<'_>, settings: &Settings) -> Result<Wor
         return Err((entry.expect("a circle is made of `after` entries").span(), message));
     }
     let output = raw.output.as_ref().map(|output| mapped::mapping(output, "output")).transpose()?;
-    let whole = output.as_ref().zip(raw.output.as_ref().map(Spanned::span));
+    let whole = output.as_ref().zip(span_of(&raw.output));
     check::check(&raw.step, &steps, &config, schema.as_ref().map(Input::schema), raw.deadline.is_some(), whole)?;
     let workflow = Workflow {
         name: raw.name.get_ref().clone(),
@@ -371,8 +376,7 @@ fn build_step(
     let own::Own { value, fail, wait, child, each } = own::own(raw)?;
     let mut doer = Doer::default();
     if value.is_none() && fail.is_none() && wait.is_none() && child.is_none() {
-        let (http, lambda) = (raw.http.as_ref(), raw.lambda.as_ref());
-        let Some(found) = who_does(raw.agent.as_ref(), http, lambda, raw.aws.as_ref(), None, around)? else {
+        let Some(found) = who_does(&raw.agent, &raw.http, &raw.lambda, &raw.aws, None, around)? else {
             return Err((
                 raw.name.span(),
                 format!(
@@ -424,8 +428,7 @@ fn build_step(
         None => None,
         Some(spanned) => {
             let undo = spanned.get_ref();
-            let (given, lambda) = (undo.http.as_ref(), undo.lambda.as_ref());
-            let found = who_does(undo.agent.as_ref(), given, lambda, undo.aws.as_ref(), http.as_ref(), around)?;
+            let found = who_does(&undo.agent, &undo.http, &undo.lambda, &undo.aws, http.as_ref(), around)?;
             let Some(mut doer) = found else {
                 let likely = match &aws {
                     _ if http.is_some() => "http = \"URL\"".to_owned(),
@@ -678,19 +681,14 @@ struct Doer {
 /// Who does a step, an undo or a reminder that may have one of these keys; `None` if it has none. For an undo, `of` is
 /// the step's call.
 fn who_does(
-    agent: Option<&Spanned<String>>,
-    http: Option<&Spanned<RawHttp>>,
-    lambda: Option<&Spanned<RawAws>>,
-    aws: Option<&Spanned<RawAws>>,
+    agent: &Option<Spanned<String>>,
+    http: &Option<Spanned<RawHttp>>,
+    lambda: &Option<Spanned<RawAws>>,
+    aws: &Option<Spanned<RawAws>>,
     of: Option<&Http>,
     around: Around<'_>,
 ) -> Result<Option<Doer>, Problem> {
-    let keys = [
-        ("agent", agent.map(Spanned::span)),
-        ("http", http.map(Spanned::span)),
-        ("lambda", lambda.map(Spanned::span)),
-        ("aws", aws.map(Spanned::span)),
-    ];
+    let keys = [("agent", span_of(agent)), ("http", span_of(http)), ("lambda", span_of(lambda)), ("aws", span_of(aws))];
     let Some((key, span)) = only(keys)? else { return Ok(None) };
     if let Some(agent) = agent {
         check_agent(agent, around.known)?;
@@ -704,9 +702,9 @@ fn who_does(
             format!("nothing here calls {what}; write `agent = \"NAME\"` with one of {}", list(agents)),
         ));
     }
-    let lambda = lambda.map(|raw| aws::lambda(raw, around.config));
-    let aws = lambda.or_else(|| aws.map(aws::action)).transpose()?;
-    let http = http.map(|raw| http::build(raw, of, around)).transpose()?;
+    let lambda = lambda.as_ref().map(|raw| aws::lambda(raw, around.config));
+    let aws = lambda.or_else(|| aws.as_ref().map(aws::action)).transpose()?;
+    let http = http.as_ref().map(|raw| http::build(raw, of, around)).transpose()?;
     Ok(Some(Doer { agent: HTTP.to_owned(), http, aws }))
 }
 

@@ -1,6 +1,6 @@
 //! Checks that need all steps: the marks of edges, and what expressions read.
 
-use super::{Problem, RawStep, list};
+use super::{Problem, RawStep, list, span_of};
 use crate::expression::{Expression, Mapping, Reference, Template};
 use crate::names::of_step;
 use crate::schema::Schema;
@@ -153,7 +153,7 @@ fn uses_expressions(raw: &RawStep) -> bool {
 fn of_answer(raw: &RawStep) -> (&'static str, Option<Range<usize>>) {
     match &raw.pages {
         Some(pages) => ("pages", Some(pages.span())),
-        None => ("output", raw.output.as_ref().map(Spanned::span)),
+        None => ("output", span_of(&raw.output)),
     }
 }
 
@@ -355,7 +355,6 @@ impl Graph<'_> {
             }
             Ok(())
         };
-        let span = |of: Option<&Spanned<String>>| of.map(Spanned::span);
         let conditions = [("when", &step.when, &raw.when), ("catch", &step.catch, &raw.catch)];
         for (what, condition, at) in conditions {
             for kind in condition.iter().flat_map(Expression::failure_kinds) {
@@ -372,15 +371,14 @@ impl Graph<'_> {
                 }
             }
         }
-        let spans = |of: Option<&Spanned<toml::Value>>| of.map(Spanned::span);
         if let Some(when) = &step.when {
-            check("when", span(raw.when.as_ref()), when.references().iter().collect(), &[], &known.before)?;
+            check("when", span_of(&raw.when), when.references().iter().collect(), &[], &known.before)?;
         }
         if let Some(catch) = &step.catch {
-            check("catch", span(raw.catch.as_ref()), catch.references().iter().collect(), &["error"], &known.sure)?;
+            check("catch", span_of(&raw.catch), catch.references().iter().collect(), &["error"], &known.sure)?;
         }
         if let Some(fail) = &step.fail {
-            check("fail", span(raw.fail.as_ref()), fail.references().collect(), &[], &known.sure)?;
+            check("fail", span_of(&raw.fail), fail.references().collect(), &[], &known.sure)?;
         }
         if let Some(wait) = &step.wait {
             if let Wait::Event(event) = wait {
@@ -388,10 +386,10 @@ impl Graph<'_> {
                 for (what, condition, at) in [("take", &event.take, &raw.take), ("failed", &event.failed, &raw.failed)]
                 {
                     let all = condition.iter().flat_map(|condition| condition.references()).collect();
-                    check(what, span(at.as_ref()), all, more, &known.sure)?;
+                    check(what, span_of(at), all, more, &known.sure)?;
                 }
             } else {
-                let at = spans(raw.wait.as_ref().or(raw.until.as_ref()));
+                let at = span_of(&raw.wait).or(span_of(&raw.until));
                 check(wait.key(), at, wait.references(), &[], &known.sure)?;
             }
         }
@@ -405,20 +403,20 @@ impl Graph<'_> {
         }
         self.link(index, raw)?;
         if let Some(ask) = step.link().and_then(|(link, _)| link.ask.as_ref()) {
-            let at = raw.link.as_ref().and_then(|link| span(link.get_ref().ask.as_ref()));
+            let at = raw.link.as_ref().and_then(|link| span_of(&link.get_ref().ask));
             check("ask", at, ask.references().collect(), &[], &known.sure)?;
         }
         if let Some(value) = &step.value {
-            check("value", spans(raw.value.as_ref()), value.references(), &[], &known.sure)?;
+            check("value", span_of(&raw.value), value.references(), &[], &known.sure)?;
         }
         if let Some(each) = step.each() {
-            check("each", spans(raw.each.as_ref()), each.list.references(), &[], &known.sure)?;
+            check("each", span_of(&raw.each), each.list.references(), &[], &known.sure)?;
         }
         if let Some(with) = &step.with {
             let more = if step.each().is_some() { &["item", "index"] } else { address };
-            check("with", spans(raw.with.as_ref()), with.references(), more, &known.sure)?;
+            check("with", span_of(&raw.with), with.references(), more, &known.sure)?;
         }
-        let at = raw.http.as_ref().map(Spanned::span);
+        let at = span_of(&raw.http);
         for text in step.http.iter().flat_map(|http| http.templates()) {
             check("http", at.clone(), text.references().collect(), address, &known.sure)?;
         }
@@ -437,7 +435,7 @@ impl Graph<'_> {
                      before it answers; write `first({path}, ...)`",
                     step.name
                 );
-                return Err((spans(raw.output.as_ref()).unwrap_or_else(|| raw.name.span()), message));
+                return Err((span_of(&raw.output).unwrap_or_else(|| raw.name.span()), message));
             }
             let is_handed = step.work(Direction::Do).is_some_and(|work| work.reads("callback"));
             if (step.http.is_some() || step.aws.is_some()) && step.with.is_some() && !is_handed {
@@ -449,7 +447,7 @@ impl Graph<'_> {
             }
         }
         if let Some(when) = step.accept.as_ref().and_then(|accept| accept.when.as_ref()) {
-            let at = raw.accept.as_ref().map(Spanned::span);
+            let at = span_of(&raw.accept);
             let roots = ["answer", "status", "header"];
             check("accept", at, when.references().iter().collect(), &roots, &known.sure)?;
         }
@@ -457,7 +455,7 @@ impl Graph<'_> {
             let roots: &[&str] =
                 if step.http.is_some() || step.aws.is_some() { &["answer", "status", "header"] } else { &["answer"] };
             for condition in poll.look.conditions() {
-                let at = raw.poll.as_ref().map(Spanned::span);
+                let at = span_of(&raw.poll);
                 check("poll", at, condition.references().iter().collect(), roots, &known.sure)?;
             }
         }
@@ -472,11 +470,11 @@ impl Graph<'_> {
             check(what, at, output.references(), roots, &known.sure)?;
         }
         if let Some(work) = step.work(Direction::Undo) {
-            let at = raw.undo.as_ref().map(Spanned::span);
+            let at = span_of(&raw.undo);
             check("undo", at, work.references().collect(), &["output"], &known.sure)?;
         }
         if let Some(work) = step.reminder() {
-            let at = raw.remind.as_ref().map(Spanned::span);
+            let at = span_of(&raw.remind);
             check("remind", at, work.references().collect(), address, &known.sure)?;
         }
         Ok(())

@@ -1,6 +1,6 @@
 //! The `each` of a step that starts orders, or makes calls.
 
-use super::{Problem, RawStep, RawWorkflow, mapped};
+use super::{Problem, RawStep, RawWorkflow, mapped, span_of};
 use crate::retry::Then;
 use crate::time::SignedDuration;
 use crate::workflow::child::Child;
@@ -11,11 +11,8 @@ use toml::Spanned;
 
 /// The list of a step, if it has one.
 pub(super) fn build(raw: &RawStep) -> Result<Option<Each>, Problem> {
-    let keys = [
-        ("at_once", raw.at_once.as_ref().map(Spanned::span)),
-        ("batch", raw.batch.as_ref().map(Spanned::span)),
-        ("tolerate", raw.tolerate.as_ref().map(Spanned::span)),
-    ];
+    let keys =
+        [("at_once", span_of(&raw.at_once)), ("batch", span_of(&raw.batch)), ("tolerate", span_of(&raw.tolerate))];
     let Some(list) = &raw.each else {
         return match keys.into_iter().find_map(|(key, span)| Some((key, span?))) {
             Some((key, span)) => {

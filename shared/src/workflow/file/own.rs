@@ -1,6 +1,6 @@
 //! What a step does on its own, without an agent: it computes, fails, waits or starts another order.
 
-use super::{MAX_DEADLINE, MIN_DEADLINE, Problem, RawStep, check_name, each, link, mapped, only};
+use super::{MAX_DEADLINE, MIN_DEADLINE, Problem, RawStep, check_name, each, link, mapped, only, span_of};
 use crate::expression::{Mapping, Template};
 use crate::time::SignedDuration;
 use crate::workflow::child::Child;
@@ -22,12 +22,12 @@ pub(super) struct Own {
 /// The `value`, `fail`, `workflow`, `wait`, `until` or `event` of a step, which has none of an agent's keys.
 pub(super) fn own(raw: &RawStep) -> Result<Own, Problem> {
     let keys = [
-        ("value", raw.value.as_ref().map(Spanned::span)),
-        ("fail", raw.fail.as_ref().map(Spanned::span)),
-        ("wait", raw.wait.as_ref().map(Spanned::span)),
-        ("until", raw.until.as_ref().map(Spanned::span)),
-        ("event", raw.event.as_ref().map(Spanned::span)),
-        ("workflow", raw.workflow.as_ref().map(Spanned::span)),
+        ("value", span_of(&raw.value)),
+        ("fail", span_of(&raw.fail)),
+        ("wait", span_of(&raw.wait)),
+        ("until", span_of(&raw.until)),
+        ("event", span_of(&raw.event)),
+        ("workflow", span_of(&raw.workflow)),
     ];
     let texts = [("take", raw.take.as_ref()), ("early", raw.early.as_ref()), ("failed", raw.failed.as_ref())];
     let people = raw.people.as_ref().map(|people| ("people", people.span()));
@@ -56,22 +56,22 @@ pub(super) fn own(raw: &RawStep) -> Result<Own, Problem> {
         return Err((span, message));
     }
     let others = [
-        ("agent", raw.agent.as_ref().map(Spanned::span)),
-        ("http", raw.http.as_ref().map(Spanned::span)),
-        ("lambda", raw.lambda.as_ref().map(Spanned::span)),
-        ("aws", raw.aws.as_ref().map(Spanned::span)),
-        ("with", raw.with.as_ref().map(Spanned::span)),
-        ("output", raw.output.as_ref().map(Spanned::span)),
-        ("catch", raw.catch.as_ref().map(Spanned::span)),
-        ("undo", raw.undo.as_ref().map(Spanned::span)),
-        ("timeout", raw.timeout.as_ref().map(Spanned::span)),
-        ("retry", raw.retry.as_ref().map(Spanned::span)),
-        ("calls", raw.calls.as_ref().map(Spanned::span)),
-        ("late", raw.late.as_ref().map(Spanned::span)),
-        ("accept", raw.accept.as_ref().map(Spanned::span)),
-        ("poll", raw.poll.as_ref().map(Spanned::span)),
-        ("pages", raw.pages.as_ref().map(Spanned::span)),
-        ("heartbeat", raw.heartbeat.as_ref().map(Spanned::span)),
+        ("agent", span_of(&raw.agent)),
+        ("http", span_of(&raw.http)),
+        ("lambda", span_of(&raw.lambda)),
+        ("aws", span_of(&raw.aws)),
+        ("with", span_of(&raw.with)),
+        ("output", span_of(&raw.output)),
+        ("catch", span_of(&raw.catch)),
+        ("undo", span_of(&raw.undo)),
+        ("timeout", span_of(&raw.timeout)),
+        ("retry", span_of(&raw.retry)),
+        ("calls", span_of(&raw.calls)),
+        ("late", span_of(&raw.late)),
+        ("accept", span_of(&raw.accept)),
+        ("poll", span_of(&raw.poll)),
+        ("pages", span_of(&raw.pages)),
+        ("heartbeat", span_of(&raw.heartbeat)),
         ("irreversible", raw.irreversible.then(|| raw.name.span())),
     ];
     let may_have = |name: &str| match kind {

@@ -37,8 +37,7 @@ pub(super) fn build(
         let at = raw.times.as_ref().map_or_else(|| spanned.span(), Spanned::span);
         return Err((at, format!("`times` of `remind` cannot be {times}; write 1 to {MAX_TIMES}")));
     }
-    let found = who_does(raw.agent.as_ref(), raw.http.as_ref(), raw.lambda.as_ref(), raw.aws.as_ref(), None, around)?;
-    let Some(mut doer) = found else {
+    let Some(mut doer) = who_does(&raw.agent, &raw.http, &raw.lambda, &raw.aws, None, around)? else {
         let message = format!(
             "`remind` does not say who reminds; add `agent = \"NAME\"` with one of {}, or `http = \"URL\"`",
             list(around.known.agents)
