@@ -594,16 +594,7 @@ impl<'a> Change<'a> {
                         kids.try_again();
                     }
                 }
-                State::Pending { .. }
-                | State::Processing { .. }
-                | State::Waiting { .. }
-                | State::Processed
-                | State::Skipped
-                | State::PassedOver
-                | State::Caught
-                | State::UndoPending { .. }
-                | State::UndoProcessing { .. }
-                | State::Undone => {}
+                _ => {}
             }
             step.failures = 0;
             step.undo_failures = 0;
