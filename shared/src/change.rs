@@ -273,7 +273,7 @@ impl<'a> Change<'a> {
                 if step.kids.is_some() && (is_wait || direction == Direction::Undo) {
                     chosen.push(index);
                     // Only a scheduler reads and makes other orders.
-                    match (direction, self.has_list(index)) {
+                    match (direction, list::has(&self.task, index)) {
                         _ if !claims => {}
                         (Direction::Do, true) => self.look_at_list(index),
                         (Direction::Do, false) => self.look(index),
@@ -298,7 +298,7 @@ impl<'a> Change<'a> {
                     continue;
                 }
                 if direction == Direction::Do && self.turn.workflow.steps[index].child.is_some() {
-                    match self.input_of_child(index) {
+                    match child::input(&self.task, index, self.turn) {
                         Ok(input) => children.push((index, input)),
                         Err(mistake) => self.mistaken(index, direction, &mistake),
                     }
@@ -568,6 +568,10 @@ impl<'a> Change<'a> {
     fn restart(&mut self) {
         let called: Vec<bool> = (0..self.task.steps.len()).map(|i| called_back(&self.task, i).is_some()).collect();
         for (step, called) in self.task.steps.iter_mut().zip(called) {
+            // Items that failed after the task stopped are tried again, too.
+            if let (State::Failed | State::Waiting { .. }, Some(kids)) = (&step.state, &mut step.kids) {
+                kids.try_again();
+            }
             match step.state {
                 State::Failed if called => {
                     step.state = State::Processed;
@@ -575,9 +579,6 @@ impl<'a> Change<'a> {
                     step.failure = None;
                 }
                 State::Failed if step.kids.is_some() => {
-                    if let Some(kids) = &mut step.kids {
-                        kids.try_again();
-                    }
                     step.state = State::Waiting { until: self.turn.now, event: false };
                     step.error = None;
                     step.failure = None;
@@ -588,12 +589,6 @@ impl<'a> Change<'a> {
                     step.poll_until = None;
                 }
                 State::UndoFailed => step.state = State::UndoPending { not_before: None },
-                // Items that failed after the task stopped are tried again, too.
-                State::Waiting { .. } if step.kids.is_some() => {
-                    if let Some(kids) = &mut step.kids {
-                        kids.try_again();
-                    }
-                }
                 _ => {}
             }
             step.failures = 0;

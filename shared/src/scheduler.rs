@@ -412,15 +412,8 @@ fn requests(task: &Task, turn: &Turn<'_>, may_be_lost: impl Fn(&crate::step::Ste
         .collect()
 }
 
-pub(crate) fn with(decision: Decision, mut more: Vec<Effect>) -> Decision {
-    match decision {
-        Decision::Save { task, mut effects } => {
-            effects.append(&mut more);
-            Decision::Save { task, effects }
-        }
-        Decision::Keep { why, mut effects } => {
-            effects.append(&mut more);
-            Decision::Keep { why, effects }
-        }
-    }
+pub(crate) fn with(mut decision: Decision, more: Vec<Effect>) -> Decision {
+    let (Decision::Save { effects, .. } | Decision::Keep { effects, .. }) = &mut decision;
+    effects.extend(more);
+    decision
 }

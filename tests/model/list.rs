@@ -226,7 +226,7 @@ fn own_id() -> Id {
 }
 
 fn id_of((item, made): Place) -> Id {
-    child::id_of_item("t", &own_id(), "k", item, made)
+    Id::derive("t", &child::key_of_item(&own_id(), "k", item, made))
 }
 
 fn items(task: &Task) -> Option<&Items> {

@@ -72,7 +72,7 @@ pub(super) fn ask_for(
 }
 
 /// The input of the order that step `index` starts, the same on every call.
-fn input(task: &Task, index: usize, turn: &Turn<'_>) -> Result<Value, Mistake> {
+pub(super) fn input(task: &Task, index: usize, turn: &Turn<'_>) -> Result<Value, Mistake> {
     let (spec, step) = (&turn.workflow.steps[index], &task.steps[index]);
     let input = match (&step.input, &spec.with) {
         (Some(input), _) => input.clone(),
@@ -323,11 +323,6 @@ pub(crate) fn on_asked(task: &Task, round: u32, wish: &Wish, turn: &Turn<'_>) ->
 }
 
 impl Change<'_> {
-    /// The input of the order that step `index` starts.
-    pub(super) fn input_of_child(&self, index: usize) -> Result<Value, Mistake> {
-        input(&self.task, index, self.turn)
-    }
-
     /// The turn of step `index` has come: the save records its child, which is made only afterwards.
     pub(super) fn begin_child(&mut self, index: usize, input: Value) {
         let version = self.task.version;
@@ -421,7 +416,7 @@ impl Change<'_> {
 
     /// Makes an absent child, because its maker has died or is late.
     fn begin_again(&mut self, index: usize) {
-        match self.input_of_child(index) {
+        match input(&self.task, index, self.turn) {
             Ok(input) => {
                 self.ask_child(index, Wish::Begin(input));
                 self.look_later(index);
@@ -448,7 +443,6 @@ impl Change<'_> {
         let Some(found) = self.turn.outputs.order(&id) else { return };
         let was_asked = matches!(self.task.steps[index].state, State::UndoPending { not_before: Some(_) });
         self.task.steps[index].error = None;
-        let failed = |error: String| (error, Failure::of(FailureKind::Children));
         match &found {
             Some(child) if child.phase == Phase::Undone => return self.complete(index, Direction::Undo),
             Some(child) => {
@@ -460,8 +454,8 @@ impl Change<'_> {
                         self.ask_child(index, Wish::Pause);
                     }
                     let so = if runs { "; the rest of it is paused" } else { "" };
-                    let (error, why) = failed(format!("order {id} has done what cannot be undone{so}"));
-                    return self.fail(index, Direction::Undo, &error, why);
+                    let error = format!("order {id} has done what cannot be undone{so}");
+                    return self.fail(index, Direction::Undo, &error, Failure::of(FailureKind::Children));
                 }
                 if let Some(parent) = &child.parent {
                     self.resume_child(index, child, parent);
@@ -475,8 +469,8 @@ impl Change<'_> {
             }
             // A child that was never made is put as Undone within a look or two. One whose record has expired cannot be.
             None if was_asked && since.duration_until(self.turn.now) > GONE_AFTER => {
-                let (error, why) = failed(format!("order {id} is gone, so what it did is not undone"));
-                return self.fail(index, Direction::Undo, &error, why);
+                let error = format!("order {id} is gone, so what it did is not undone");
+                return self.fail(index, Direction::Undo, &error, Failure::of(FailureKind::Children));
             }
             None => {}
         }

@@ -433,10 +433,6 @@ pub(super) fn ask_part(task: &Task, part: u32, wish: &Wish, turn: &Turn<'_>) -> 
 }
 
 impl Change<'_> {
-    pub(super) fn has_list(&self, index: usize) -> bool {
-        has(&self.task, index)
-    }
-
     fn items_of(&mut self, index: usize) -> Option<&mut Items> {
         self.task.steps[index].kids.as_mut()?.items.as_mut()
     }

@@ -53,12 +53,6 @@ pub fn key_of_item(parent: &Id, step: &str, item: usize, made: u32) -> String {
     format!("{}\u{1}{item}", key(parent, step, made))
 }
 
-/// The id of that order.
-#[must_use]
-pub fn id_of_item(tenant: &str, parent: &Id, step: &str, item: usize, made: u32) -> Id {
-    Id::derive(tenant, &key_of_item(parent, step, item, made))
-}
-
 /// The secret for the addresses of the order `id` whose parent has this `secret`.
 #[must_use]
 pub fn secret(secret: &str, id: &Id) -> String {

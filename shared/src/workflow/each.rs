@@ -1,6 +1,6 @@
 //! Steps that start an order per item of a list.
 
-use crate::expression::{Kind, Mapping, Names};
+use crate::expression::{Kind, Mapping, Mistake, Names};
 use crate::items::MAX_ITEMS;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -40,15 +40,14 @@ impl Each {
     ///
     /// # Errors
     /// It has no value, is no list, or is too long.
-    pub(crate) fn items(&self, names: &Names<'_>) -> Result<Vec<Value>, crate::expression::Mistake> {
-        let mistake = |words: String| crate::expression::Mistake(words);
+    pub(crate) fn items(&self, names: &Names<'_>) -> Result<Vec<Value>, Mistake> {
         let list = match self.list.evaluate(names)? {
             Value::Array(list) => list,
-            other => return Err(mistake(format!("`each` is {}, but has to be a list", Kind::name_of(&other)))),
+            other => return Err(Mistake(format!("`each` is {}, but has to be a list", Kind::name_of(&other)))),
         };
         if list.len() > MAX_ITEMS {
             let length = list.len();
-            return Err(mistake(format!(
+            return Err(Mistake(format!(
                 "`each` has {length} items, but the limit is {MAX_ITEMS}; submit an order for each part of the list"
             )));
         }

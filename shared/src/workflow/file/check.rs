@@ -348,7 +348,7 @@ impl Graph<'_> {
                     .collect(),
             };
             for one in all {
-                if let Err(words) = self.check_one(index, one, &roots, ran, config) {
+                if let Err(words) = self.check_among(&before(self.steps, index), one, &roots, ran, config) {
                     let at = at.clone().unwrap_or_else(|| raw.name.span());
                     return Err((at, format!("`{what}` of step `{}`: {words}", step.name)));
                 }
@@ -551,17 +551,6 @@ impl Graph<'_> {
 
     fn is_undeclared(&self, index: usize, field: Option<&String>) -> bool {
         field.is_some_and(|field| self.declared(index).is_some_and(|keys| !keys.contains(&field.as_str())))
-    }
-
-    fn check_one(
-        &self,
-        index: usize,
-        reference: &Reference,
-        roots: &[&str],
-        ran: &BTreeSet<usize>,
-        config: &Map<String, Value>,
-    ) -> Result<(), String> {
-        self.check_among(&before(self.steps, index), reference, roots, ran, config)
     }
 
     /// Checks what comes after the steps `before`.
