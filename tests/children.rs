@@ -5,6 +5,7 @@ use crate::support::{Whole, trip, until};
 use serde_json::{Value, json};
 use shared::order::Id;
 use shared::task::{ProcessState, Task};
+use shared::workflow::child::key_of_item;
 use stepwarden_remotes::{Fault, Service, ServiceFaults};
 
 /// Starts a trip between two steps, of which the first can be undone.
@@ -170,7 +171,7 @@ async fn each_line_is_an_order_and_one_that_fails_takes_back_what_began() {
     let (undone, to_do) = (items["undone"].as_u64().unwrap(), items["to_do"].as_u64().unwrap());
     assert_eq!(undone + to_do, 30, "{items}");
     assert!((4..=25).contains(&undone), "{items}");
-    let child = |item| shared::workflow::child::id_of_item(&task.tenant, &id, "lines", item, 0);
+    let child = |item| Id::derive(&task.tenant, &key_of_item(&id, "lines", item, 0));
     let undone: Vec<Id> = (0..4).map(child).collect();
     whole.all_end(&undone, ProcessState::Undone).await;
     let shown = whole.get(&format!("/orders/{}", undone[3])).await;
@@ -326,7 +327,7 @@ async fn a_bad_row_is_corrected_and_each_row_is_reported() {
     assert_eq!(done["outcome"], "applied", "{done}");
     let task = ends(&whole, &id, ProcessState::Processed).await;
     assert_eq!(task.output.as_ref().and_then(Value::as_array).map(Vec::len), Some(8), "{:?}", task.output);
-    let order = |step, made| shared::workflow::child::id_of_item(&task.tenant, &id, step, 6, made);
+    let order = |step, made| Id::derive(&task.tenant, &key_of_item(&id, step, 6, made));
     whole.all_end(&[order("move", 0)], ProcessState::Undone).await;
     assert_eq!(whole.get(&format!("/details/{}", order("move", 1))).await["input"], json!({"n": 60}));
     // The call has the item that the order came with, as the file says.

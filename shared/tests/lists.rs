@@ -212,7 +212,7 @@ impl Family {
     }
 
     fn id(item: usize, made: u32) -> Id {
-        child::id_of_item("acme", &parent(), "lines", item, made)
+        Id::derive("acme", &child::key_of_item(&parent(), "lines", item, made))
     }
 
     fn child(&self, item: usize, made: u32) -> Option<Task> {

@@ -337,7 +337,7 @@ impl Family {
             let kids = |task: &Task| task.steps[0].kids.clone();
             let is_again = kids(&before).is_some_and(|old| kids(&task).is_some_and(|new| old.round < new.round));
             if self.has(Defect::FailedIsToDo) && is_again {
-                task.steps[0] = shared::step::Step::new();
+                task.steps[0] = shared::step::Step::default();
                 task.due = Some(at(state.now));
             }
             if self.has(Defect::LookIsNotDue) && matches!(task.steps[0].state, Of::Waiting { .. }) {

@@ -226,7 +226,7 @@ fn own_id() -> Id {
 }
 
 fn id_of((item, made): Place) -> Id {
-    child::id_of_item("t", &own_id(), "k", item, made)
+    Id::derive("t", &child::key_of_item(&own_id(), "k", item, made))
 }
 
 fn items(task: &Task) -> Option<&Items> {
@@ -410,7 +410,7 @@ impl List {
                 (Of::Pending { not_before: None }, None, 0);
         }
         if self.has(Defect::ResubmitBeginsTheList) && state.own.phase == Phase::Error && task.phase == Phase::Forward {
-            task.steps[0] = shared::step::Step::new();
+            task.steps[0] = shared::step::Step::default();
             task.due = Some(at(state.now));
         }
         let is_resumed = state.own.paused_at.is_some() && task.paused_at.is_none();

@@ -224,7 +224,7 @@ fn carried(task: &Task, old: &Defined, new: &Defined) -> Task {
     let mut next = task.clone();
     next.workflow_hash = new.workflow.hash();
     let of = |name: &str| old.workflow.position(name).map(|index| task.steps[index].clone());
-    next.steps = new.workflow.steps.iter().map(|spec| of(&spec.name).unwrap_or_else(Step::new)).collect();
+    next.steps = new.workflow.steps.iter().map(|spec| of(&spec.name).unwrap_or_default()).collect();
     next
 }
 

@@ -74,18 +74,9 @@ pub struct Report {
     /// Until this time a request of an earlier attempt can start, so the migration waits (UTC, milliseconds).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waits_until: Option<Timestamp>,
-    /// Tried and not settled: they are tried again.
-    pub again: Vec<String>,
-    /// Not begun, and not in the new definition.
-    pub left_out: Vec<String>,
-    /// They may have run, and an undo of the order would undo them differently from before.
-    pub undone_differently: Vec<String>,
-    /// Only in the new definition.
-    pub added: Vec<String>,
-    /// Not begun, and done differently from before.
-    pub changed: Vec<String>,
-    /// Values that later steps read from settled steps that did not return them, one sentence each.
-    pub doubts: Vec<String>,
+    /// What it means for the steps.
+    #[serde(flatten)]
+    pub plan: Plan,
 }
 
 impl Operator {
@@ -215,7 +206,6 @@ impl Operator {
 }
 
 fn report(task: &Task, to: &Hash, outcome: &'static str, waits_until: Option<Timestamp>, plan: Plan) -> Report {
-    let Plan { again, left_out, undone_differently, added, changed, doubts } = plan;
     Report {
         order_id: task.id.clone(),
         outcome: outcome.into(),
@@ -224,11 +214,6 @@ fn report(task: &Task, to: &Hash, outcome: &'static str, waits_until: Option<Tim
         to: to.to_string(),
         why: None,
         waits_until,
-        again,
-        left_out,
-        undone_differently,
-        added,
-        changed,
-        doubts,
+        plan,
     }
 }

@@ -584,7 +584,7 @@ async fn run_again(wish: RunAgain) -> Result<ExitCode> {
 }
 
 fn ran_again(report: again::Report) -> String {
-    let again::Report { outcome, why, waits_until, .. } = &report;
+    let again::Report { outcome, why, waits_until, plan, .. } = &report;
     let mut out = match &**outcome {
         "applied" => "recorded; `stepwarden get` shows how far it is\n".to_owned(),
         "repeated" => "already recorded\n".into(),
@@ -602,12 +602,12 @@ fn ran_again(report: again::Report) -> String {
         );
     }
     for (title, steps) in [
-        ("undone first, in this sequence", &report.undone_first),
-        ("not undone, because they have no undo", &report.stays),
-        ("done again", &report.again),
-        ("with a new idempotency key", &report.new_keys),
-        ("with the old key, so the service answers as it did", &report.old_keys),
-        ("starting another order instead of the earlier one", &report.new_orders),
+        ("undone first, in this sequence", &plan.undone_first),
+        ("not undone, because they have no undo", &plan.stays),
+        ("done again", &plan.again),
+        ("with a new idempotency key", &plan.new_keys),
+        ("with the old key, so the service answers as it did", &plan.old_keys),
+        ("starting another order instead of the earlier one", &plan.new_orders),
     ] {
         if !steps.is_empty() {
             let _ = writeln!(out, "  {title}: {}", steps.join(", "));
@@ -617,7 +617,7 @@ fn ran_again(report: again::Report) -> String {
 }
 
 fn migration(report: Report) -> String {
-    let Report { outcome, from, to, why, waits_until, .. } = &report;
+    let Report { outcome, from, to, why, waits_until, plan, .. } = &report;
     let said = match &**outcome {
         "applied" => "done",
         "waits" => {
@@ -641,17 +641,17 @@ fn migration(report: Report) -> String {
         let _ = writeln!(out, "  waits until {}", when(*time, Timestamp::now()));
     }
     for (title, steps) in [
-        ("tried again", &report.again),
-        ("added", &report.added),
-        ("left out", &report.left_out),
-        ("changed", &report.changed),
-        ("undone differently", &report.undone_differently),
+        ("tried again", &plan.again),
+        ("added", &plan.added),
+        ("left out", &plan.left_out),
+        ("changed", &plan.changed),
+        ("undone differently", &plan.undone_differently),
     ] {
         if !steps.is_empty() {
             let _ = writeln!(out, "  {title}: {}", steps.join(", "));
         }
     }
-    for doubt in &report.doubts {
+    for doubt in &plan.doubts {
         let _ = writeln!(out, "  {doubt}");
     }
     out

@@ -227,7 +227,7 @@ fn two_lists() -> String {
 }
 
 fn id_of_more(item: usize) -> Id {
-    child::id_of_item("acme", &parent(), "more", item, 0)
+    Id::derive("acme", &child::key_of_item(&parent(), "more", item, 0))
 }
 
 // A hint of an earlier version names an item, and not its list.
