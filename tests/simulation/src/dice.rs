@@ -106,6 +106,7 @@ classes! {
     UndoFails = "undo-fails", 0.25;
     /// The undo of a step is refused once, apparently permanently.
     UndoRefused = "undo-refused", 0.1;
+    // From here on: what people do, and what the workload is.
     /// Somebody cancels an order.
     Cancel = "cancel", 0.15;
     /// Somebody resubmits an order as soon as it is in Error.
@@ -148,31 +149,7 @@ impl Class {
     /// Whether it is a person's act or a part of the workload rather than a fault of the platform.
     #[must_use]
     pub fn is_act(self) -> bool {
-        use Class::{
-            Accepted, Bulk, Cancel, EventAtAnyTime, MarkDone, Migrate, MoreOrders, NotYet, PauseAgent, PauseOrder,
-            Poison, Resubmit, ResubmitEdited, RetryNow, RunAgain, Skip, UndoAsked, WorkflowChange,
-        };
-        matches!(
-            self,
-            Accepted
-                | Bulk
-                | Cancel
-                | EventAtAnyTime
-                | MarkDone
-                | Migrate
-                | MoreOrders
-                | NotYet
-                | PauseAgent
-                | PauseOrder
-                | Poison
-                | Resubmit
-                | ResubmitEdited
-                | RetryNow
-                | RunAgain
-                | Skip
-                | UndoAsked
-                | WorkflowChange
-        )
+        self >= Self::Cancel
     }
 }
 
