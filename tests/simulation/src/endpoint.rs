@@ -8,7 +8,7 @@ use crate::Defect;
 use crate::dice::Class;
 use crate::history::Rule;
 use crate::node::Node;
-use crate::port::{BUS, Parcel, Route, arrive, refuse};
+use crate::port::{BUS, Parcel, arrive, is_refused, refuse};
 use crate::queues::wait_ms;
 use crate::world::World;
 use aws_sdk_sqs::config::retry::RetryPartition;
@@ -335,7 +335,7 @@ impl Endpoint {
             None => self.attempt(&asked, body, &site, &parcels),
         };
         let refused: BTreeSet<usize> = match mishap {
-            None if is_done => (0..parcels.len()).filter(|n| self.refuses(&sending.queue, &parcels[*n])).collect(),
+            None if is_done => (0..parcels.len()).filter(|n| is_refused(world, &sending.queue, &parcels[*n])).collect(),
             _ => BTreeSet::new(),
         };
         if !refused.is_empty() && refused.len() < parcels.len() {
@@ -419,15 +419,6 @@ impl Endpoint {
         } else {
             Fate::Good
         }
-    }
-
-    fn refuses(&self, queue: &str, parcel: &Parcel) -> bool {
-        let is_refused =
-            self.world.fires(Route::of(queue).refused(), &format!("{} to {queue}", parcel.label)).is_some();
-        if is_refused {
-            refuse(&self.world, parcel);
-        }
-        is_refused
     }
 }
 

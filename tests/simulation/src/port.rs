@@ -457,10 +457,8 @@ impl Faulty {
         }
         if errors.is_empty() {
             parcels.retain(|parcel| {
-                let class = Route::of(&queue).refused();
-                let is_refused = world.fires(class, &format!("{} to {queue}", parcel.label)).is_some();
+                let is_refused = is_refused(world, &queue, parcel);
                 if is_refused {
-                    refuse(world, parcel);
                     errors.push((parcel.owner, unavailable(&queue, "refused")));
                 }
                 !is_refused
@@ -481,6 +479,15 @@ impl Faulty {
         let is_answered = answered.await.is_ok();
         if is_answered || is_lost { errors } else { all("the run is over") }
     }
+}
+
+/// Whether the queue refuses this message out of a request.
+pub(crate) fn is_refused(world: &World, queue: &str, parcel: &Parcel) -> bool {
+    let is_refused = world.fires(Route::of(queue).refused, &format!("{} to {queue}", parcel.label)).is_some();
+    if is_refused {
+        refuse(world, parcel);
+    }
+    is_refused
 }
 
 pub(crate) fn refuse(world: &World, parcel: &Parcel) {
@@ -518,63 +525,34 @@ pub(crate) fn alert_in(body: &str) -> Option<AlertEvent> {
     serde_json::from_str(event["detail"].as_str().filter(|_| is_alert)?).ok()
 }
 
-/// Where a queue leads: each kind has its own classes of faults.
-#[derive(Clone, Copy)]
-pub(crate) enum Route {
-    /// One of our own processes.
-    Within,
-    /// A submitter, with notices.
-    Submitter,
-    /// The event bus, with alerts.
-    Bus,
+/// The classes of faults on the way into a queue: each kind of queue has its own.
+struct Route {
+    refused: Class,
+    lost: Class,
+    late: Class,
+    doubled: Class,
 }
 
 impl Route {
-    pub(crate) fn of(queue: &str) -> Self {
-        match queue {
-            BUS => Self::Bus,
-            _ if queue.starts_with("notices-") => Self::Submitter,
-            _ => Self::Within,
-        }
-    }
-
-    pub(crate) fn refused(self) -> Class {
-        match self {
-            Self::Within => Class::PartialBatch,
-            Self::Submitter => Class::NoticeRefused,
-            Self::Bus => Class::AlertRefused,
-        }
-    }
-
-    fn lost(self) -> Class {
-        match self {
-            Self::Within => Class::LostMessage,
-            Self::Submitter => Class::NoticeLost,
-            Self::Bus => Class::AlertLost,
-        }
-    }
-
-    fn late(self) -> Class {
-        match self {
-            Self::Within => Class::Delay,
-            Self::Submitter => Class::NoticeLate,
-            Self::Bus => Class::AlertLate,
-        }
-    }
-
-    fn doubled(self) -> Class {
-        match self {
-            Self::Within => Class::Duplicate,
-            Self::Submitter => Class::NoticeDoubled,
-            Self::Bus => Class::AlertDoubled,
-        }
+    fn of(queue: &str) -> Self {
+        let (refused, lost, late, doubled) = match queue {
+            // The event bus, with alerts.
+            BUS => (Class::AlertRefused, Class::AlertLost, Class::AlertLate, Class::AlertDoubled),
+            // A submitter, with notices.
+            _ if queue.starts_with("notices-") => {
+                (Class::NoticeRefused, Class::NoticeLost, Class::NoticeLate, Class::NoticeDoubled)
+            }
+            // One of our own processes.
+            _ => (Class::PartialBatch, Class::LostMessage, Class::Delay, Class::Duplicate),
+        };
+        Self { refused, lost, late, doubled }
     }
 }
 
 /// Puts a message into a queue, with all faults of messages; returns whether it was lost there.
 pub(crate) fn post(world: &World, queue: &str, label: &str, body: &str, delay: Duration) -> bool {
     let route = Route::of(queue);
-    if world.fires(route.lost(), label).is_some() {
+    if world.fires(route.lost, label).is_some() {
         world.queues.send(queue, body, label, &[]);
         return true;
     }
@@ -583,12 +561,12 @@ pub(crate) fn post(world: &World, queue: &str, label: &str, body: &str, delay: D
     if let Some(mut draw) = world.fires(Class::Reorder, label) {
         delay += ms(draw.between(20, 2000));
     }
-    if let Some(mut draw) = world.fires(route.late(), label) {
+    if let Some(mut draw) = world.fires(route.late, label) {
         let most = 3 * u64::try_from(world.plan.longest_timeout.as_millis()).unwrap_or(u64::MAX / 8);
         delay += ms(draw.between(1000, most.max(2000)));
     }
     let mut delays = vec![delay];
-    if let Some(mut draw) = world.fires(route.doubled(), label) {
+    if let Some(mut draw) = world.fires(route.doubled, label) {
         for _ in 0..draw.between(1, 3) {
             delays.push(delay + ms(draw.between(0, 15_000)));
         }
