@@ -5,7 +5,6 @@ use crate::node::Node;
 use crate::people;
 use crate::port::{Faulty, direction};
 use crate::queues::wait_ms;
-use crate::services::Answer;
 use crate::worker;
 use crate::world::World;
 use agent::{Agent, AgentError, Call};
@@ -124,10 +123,7 @@ impl SimulatedAgent {
                             Err(AgentError::Accepted { output: json!({ "accepted": true }) })
                         }
                         None if is_not_yet => Err(AgentError::NotYet { why: "nothing yet".into() }),
-                        None => match network.serve(&request, refuses) {
-                            Answer::Done(output) => Ok(output),
-                            Answer::Refused(error) => Err(AgentError::Refused { error, status: 409, answer: None }),
-                        },
+                        None => network.serve(&request, refuses),
                         Some(script) => match network.serve_by(&script, &request, refuses).await {
                             Some(answer) => answer,
                             None => return std::future::pending().await,

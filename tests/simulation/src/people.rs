@@ -8,7 +8,6 @@ use crate::plan::{OrderPlan, Plan};
 use crate::port::{BUS, alert_in, post};
 use crate::queues::wait_ms;
 use crate::script::Sending;
-use crate::services::Answer;
 use crate::store::call;
 use crate::world::{Busy, CALLBACK, Knock, REPLY_QUEUE, World, id_of, key_of};
 use serde_json::{Value, json};
@@ -678,7 +677,7 @@ pub(crate) async fn poison(world: Arc<World>) {
 /// A service ends the work that it accepted, and reports so until it gets an answer.
 pub(crate) async fn call_back(world: Arc<World>, request: Request, after: Duration) {
     sleep(after).await;
-    let Answer::Done(data) = world.serve(&request, false) else { return };
+    let Ok(data) = world.serve(&request, false) else { return };
     let name = format!("{CALLBACK}{}", request.step);
     let report = Sending { at: None, name, key: format!("end-{}", request.step), data, by: None };
     let _ = send_event(&world, &request.task_id, &report).await;

@@ -12,14 +12,6 @@ use shared::order::Id;
 use shared::step::Direction;
 use std::collections::{BTreeMap, BTreeSet};
 
-#[derive(Clone, Debug, PartialEq)]
-pub enum Answer {
-    /// Done, now or before.
-    Done(Value),
-    /// Never.
-    Refused(String),
-}
-
 /// Length of an item of a page: three pages have more than an order's record keeps of a list.
 const ITEM: usize = 1500;
 
@@ -51,6 +43,11 @@ pub fn asked(id: &Id, number: usize) -> Value {
 /// The items of all pages of an order.
 pub fn collected(id: &Id) -> Value {
     (1..=pages(id)).flat_map(|number| page(id, number).as_array().cloned().unwrap_or_default()).collect()
+}
+
+/// A final refusal.
+fn refused(error: &str) -> Result<Value, AgentError> {
+    Err(AgentError::Refused { error: error.into(), status: 409, answer: None })
 }
 
 #[derive(Debug, Default)]
@@ -115,7 +112,7 @@ impl Services {
 
     /// What a scripted service answers without its script: work under a key is done once, and `refuses` refuses it.
     pub fn known(&mut self, request: &Request, refuses: bool) -> Option<Result<Value, AgentError>> {
-        let no = |error: &str| Some(Err(AgentError::Refused { error: error.into(), status: 409, answer: None }));
+        let no = |error: &str| Some(refused(error));
         let key = &request.idempotency_key;
         match request.direction {
             Direction::Undo => refuses.then(|| no("the undo was refused")).flatten(),
@@ -157,7 +154,13 @@ impl Services {
     }
 
     /// Does what is requested. `refuses`: refuses an unknown key, permanently if it is forward work.
-    pub fn act(&mut self, request: &Request, refuses: bool, defect: Option<Defect>, effects: &mut Effects) -> Answer {
+    pub fn act(
+        &mut self,
+        request: &Request,
+        refuses: bool,
+        defect: Option<Defect>,
+        effects: &mut Effects,
+    ) -> Result<Value, AgentError> {
         let key = match defect {
             Some(Defect::FreshKeys) => format!("{}/{}", request.idempotency_key, request.attempt),
             _ => request.idempotency_key.clone(),
@@ -165,24 +168,24 @@ impl Services {
         match request.direction {
             Direction::Do => {
                 if self.undone.contains(&key) && defect != Some(Defect::NoTombstones) {
-                    return Answer::Refused("the key was undone".into());
+                    return refused("the key was undone");
                 }
                 if !self.applied.contains_key(&key) && (refuses || self.refused.contains(&key)) {
                     self.refused.insert(key);
-                    return Answer::Refused("declined".into());
+                    return refused("declined");
                 }
-                Answer::Done(self.apply(&request.task_id, &name_of(request), key, effects))
+                Ok(self.apply(&request.task_id, &name_of(request), key, effects))
             }
             Direction::Undo => {
                 if refuses {
-                    return Answer::Refused("the undo was refused".into());
+                    return refused("the undo was refused");
                 }
                 let forward = request.undoes.clone().unwrap_or_default();
                 self.take_back(&request.task_id, &request.step, forward.clone(), effects);
                 if defect == Some(Defect::NoTombstones) {
                     self.undone.remove(&forward);
                 }
-                Answer::Done(json!({ "undone": true }))
+                Ok(json!({ "undone": true }))
             }
         }
     }

@@ -5,14 +5,13 @@ use crate::node::Node;
 use crate::plan::MOST_BEATS;
 use crate::port::{Faulty, direction};
 use crate::queues::wait_ms;
-use crate::services::Answer;
 use crate::world::{Busy, Knock, World};
 use agent::AgentError;
 use serde_json::Value;
 use shared::decision::Progress;
 use shared::message::{Effect, Outcome, Reply, Request};
 use shared::ports::Messenger;
-use shared::time::{SignedDuration, Timestamp, plus, until};
+use shared::time::{SignedDuration, plus, until};
 use std::sync::Arc;
 use std::time::Duration;
 use submit::heartbeats::Alive;
@@ -46,10 +45,7 @@ pub(crate) async fn work(world: Arc<World>, node: Arc<Node>, request: Request, r
             Some(script) => world.serve_by(&script, &request, refuses).await.map(reply),
             None => {
                 wait_ms(takes).await;
-                Some(reply(match world.serve(&request, refuses) {
-                    Answer::Done(output) => Ok(output),
-                    Answer::Refused(error) => Err(AgentError::Refused { error, status: 409, answer: None }),
-                }))
+                Some(reply(world.serve(&request, refuses)))
             }
         }
     });
@@ -106,13 +102,9 @@ async fn beat(
     world.knock(&format!("{}-{}", crate::node::Role::Submit.name(), number % DOORS), beat);
     let answer = timeout(PATIENCE, answered).await.ok()?.ok()?;
     wait_ms(back).await;
-    world
-        .trace(format_args!("{label} heartbeat {number}: {:?}", answer.as_ref().map(|alive| stamp(alive.complete_by))));
+    let until = answer.as_ref().map(|alive| alive.complete_by.as_millisecond());
+    world.trace(format_args!("{label} heartbeat {number}: {until:?}"));
     Some(answer)
-}
-
-fn stamp(at: Timestamp) -> i64 {
-    at.as_millisecond()
 }
 
 fn of(result: Result<Value, AgentError>) -> Outcome {

@@ -14,7 +14,7 @@ use crate::port::{BUS, Faulty, way_ms};
 use crate::queues::Queues;
 use crate::real::{self, RealStore};
 use crate::script::{self, Script, Sending, Sent};
-use crate::services::{self, Answer, Services};
+use crate::services::{self, Services};
 use crate::store::{Memory, Store, call};
 use crate::trace::Trace;
 use agent::AgentError;
@@ -260,7 +260,7 @@ impl World {
         format!("{:?} [{}] due {due}", task.phase, steps.join(", "))
     }
 
-    pub fn serve(&self, request: &Request, refuses: bool) -> Answer {
+    pub fn serve(&self, request: &Request, refuses: bool) -> Result<Value, AgentError> {
         lock(&self.services).act(request, refuses, self.defect, &mut self.history().effects)
     }
 
