@@ -10,7 +10,7 @@ use crate::history::Rule;
 use crate::node::Node;
 use crate::port::{BUS, Parcel, arrive, is_refused, refuse};
 use crate::queues::wait_ms;
-use crate::world::World;
+use crate::world::{World, lock};
 use aws_sdk_sqs::config::retry::RetryPartition;
 use aws_smithy_runtime_api::client::http::{HttpConnector, HttpConnectorFuture, SharedHttpConnector, http_client_fn};
 use aws_smithy_runtime_api::client::orchestrator::{HttpRequest, HttpResponse};
@@ -22,7 +22,7 @@ use shared::message::Effect;
 use shared::ports::{Error, Messenger};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use stepwarden_aws::messenger::EVENT_SOURCE;
 use stepwarden_aws::{Clients, SqsMessenger};
 use tokio::sync::oneshot;
@@ -434,8 +434,4 @@ fn error(status: u16, kind: &str, message: &str) -> Result<HttpResponse, Connect
     // SQS's SDK recognises its errors by this header.
     response.headers_mut().insert("x-amzn-query-error", format!("{kind};Sender"));
     Ok(response)
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
