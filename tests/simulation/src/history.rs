@@ -184,20 +184,11 @@ impl History {
         self.observed.entry(task.id.clone()).or_default().insert((task.version, task.stamp.clone()));
     }
 
-    /// A notice reached its queue.
+    /// A notice reached its queue. One that is lost there counts as well: the system did its part, and only the order's
+    /// state shows the end.
     pub fn notice(&mut self, notice: &Notice) {
         let all = self.notices.entry(notice.order_id.clone()).or_default();
         all.push((notice.seq, notice.kind, notice.state));
-    }
-
-    /// A notice was taken by its queue and lost there. The system did its part; only the order's state shows the end.
-    pub fn notice_lost(&mut self, notice: &Notice) {
-        self.notice(notice);
-    }
-
-    /// An alert was taken by the bus and lost there: the order must be listed among those that wait for a person.
-    pub fn alert_lost(&mut self, alert: &AlertEvent) {
-        self.alert(alert);
     }
 
     /// The queue of a notice refused it.
@@ -205,7 +196,7 @@ impl History {
         *self.refused.entry((notice.order_id.clone(), notice.seq)).or_default() += 1;
     }
 
-    /// An alert reached the bus.
+    /// An alert reached the bus. If it is lost there, the order must be listed among those that wait for a person.
     pub fn alert(&mut self, alert: &AlertEvent) {
         self.alerts.entry(alert.order_id.clone()).or_default().insert(alert.version);
     }

@@ -511,10 +511,10 @@ pub(crate) fn arrive(world: &World, queue: &str, parcel: &Parcel) {
     }
     let is_lost = post(world, queue, &parcel.label, &parcel.body, parcel.delay);
     if is_lost && let Some(notice) = &parcel.notice {
-        world.history().notice_lost(notice);
+        world.history().notice(notice);
     }
     if is_lost && let Some(alert) = alert_in(&parcel.body).filter(|_| queue == BUS) {
-        world.history().alert_lost(&alert);
+        world.history().alert(&alert);
     }
 }
 
