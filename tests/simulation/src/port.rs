@@ -127,10 +127,15 @@ impl Faulty {
         answered.await.unwrap_or_else(|_| Err(unavailable(&site, "the run is over")))
     }
 
-    /// The answers to one request about many records, at the site of the first: the request may fail as a whole, or
-    /// DynamoDB may leave some out because their partition is at its limit.
-    fn each<T>(&self, sites: &[String], answers: Result<Vec<Result<T, Error>>, Error>) -> Vec<Result<T, Error>> {
-        let answers = match answers {
+    /// One call for many records, at the site of the first: the request may fail as a whole, or DynamoDB may leave some
+    /// out because their partition is at its limit.
+    async fn ask_all<T: Send + 'static>(
+        &self,
+        sites: &[String],
+        act: impl Fn(&Store) -> Vec<Result<T, Error>> + Send + Sync + 'static,
+    ) -> Vec<Result<T, Error>> {
+        let Some(first) = sites.first() else { return Vec::new() };
+        let answers = match self.ask(first.clone(), false, move |store, _| Ok(act(store))).await {
             Ok(answers) => answers,
             Err(error) => return sites.iter().map(|site| Err(unavailable(site, &error.to_string()))).collect(),
         };
@@ -173,15 +178,9 @@ impl StateStore for Faulty {
     }
 
     async fn load_all(&self, ids: &[Id]) -> Vec<Result<Option<Task>, Error>> {
-        match ids {
-            [] => return Vec::new(),
-            [id] => return vec![self.load(id).await],
-            _ => {}
-        }
         let sites: Vec<_> = ids.iter().map(|id| format!("load {}", self.world.label(id))).collect();
         let asked = ids.to_vec();
-        let answers = self.ask(sites[0].clone(), false, move |store, _| Ok(call!(store, load_all(&asked)))).await;
-        self.each(&sites, answers)
+        self.ask_all(&sites, move |store| call!(store, load_all(&asked))).await
     }
 
     async fn save(&self, task: &Task, seen: u64) -> Result<Saved, Error> {
@@ -243,17 +242,9 @@ impl StateStore for Faulty {
     }
 
     async fn orders(&self, tasks: &[&Task]) -> Vec<Result<Option<Order>, Error>> {
-        match tasks {
-            [] => return Vec::new(),
-            [task] => return vec![self.order(task).await],
-            _ => {}
-        }
         let sites: Vec<_> = tasks.iter().map(|task| format!("order {}", self.world.label(&task.id))).collect();
         let asked: Vec<Task> = tasks.iter().map(|task| (*task).clone()).collect();
-        let answers = self
-            .ask(sites[0].clone(), false, move |store, _| Ok(call!(store, orders(&asked.iter().collect::<Vec<_>>()))))
-            .await;
-        self.each(&sites, answers)
+        self.ask_all(&sites, move |store| call!(store, orders(&asked.iter().collect::<Vec<_>>()))).await
     }
 
     async fn put_output(&self, id: &Id, hash: &Hash, text: &str) -> Result<(), Error> {
@@ -265,8 +256,7 @@ impl StateStore for Faulty {
     async fn outputs(&self, id: &Id, hashes: &[Hash]) -> Vec<Result<Option<String>, Error>> {
         let sites: Vec<_> = hashes.iter().map(|hash| format!("output {} {hash}", self.world.label(id))).collect();
         let (id, hashes) = (id.clone(), hashes.to_vec());
-        let answers = self.ask(sites[0].clone(), false, move |store, _| Ok(call!(store, outputs(&id, &hashes)))).await;
-        self.each(&sites, answers)
+        self.ask_all(&sites, move |store| call!(store, outputs(&id, &hashes))).await
     }
 
     async fn put_workflow(&self, workflow: &Workflow) -> Result<(), Error> {
