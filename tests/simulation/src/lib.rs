@@ -36,7 +36,7 @@ pub use dice::{Allowed, Class, Fired};
 pub use endpoint::Mishap;
 pub use plan::{Plan, workflows};
 pub use real::Trouble;
-pub use report::{Failure, Harm, Recovery, Report, broken, simulate};
+pub use report::{Failure, Harm, Recovery, Report, simulate};
 pub use retell::{Heard, Retelling, Retold, Tell, Telling, Word, retell};
 pub use script::{Played, REMIND, Said, Script, Scripted, Sending, Sent, UNDO, is_of, name_below, play};
 pub use shrink::{Small, shrink};

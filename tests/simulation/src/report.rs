@@ -2,7 +2,7 @@
 
 use crate::dice::{Allowed, Class};
 use crate::endpoint::Mishap;
-use crate::history::{Rule, Violation};
+use crate::history::Violation;
 use crate::people::ACTS;
 use crate::real::Trouble;
 use crate::world::RunOptions;
@@ -235,18 +235,6 @@ fn harm_of(class: Class, runs: &[Run], means: &[Option<f64>]) -> Harm {
     let mean = |all: &[f64]| all.iter().sum::<f64>() / all.len() as f64;
     let is_enough = with.len() >= ENOUGH && without.len() >= ENOUGH;
     Harm { class, times, runs: hit, added_ms: is_enough.then(|| (mean(&with) - mean(&without)) as i64) }
-}
-
-/// The rules that were broken, each with the number of seeds that broke it.
-#[must_use]
-pub fn broken(report: &Report) -> BTreeMap<Rule, usize> {
-    let mut rules = BTreeMap::new();
-    for failure in &report.failures {
-        for violation in &failure.violations {
-            *rules.entry(violation.rule).or_default() += 1;
-        }
-    }
-    rules
 }
 
 /// Milliseconds shown as seconds.
