@@ -9,7 +9,7 @@ use crate::port::{BUS, alert_in, post};
 use crate::queues::wait_ms;
 use crate::script::Sending;
 use crate::store::call;
-use crate::world::{Busy, CALLBACK, Knock, REPLY_QUEUE, World, id_of, key_of};
+use crate::world::{Busy, CALLBACK, Knock, REPLY_QUEUE, World, id_of, key_of, lock};
 use serde_json::{Value, json};
 use shared::again::Wish;
 use shared::control::Pause;
@@ -62,31 +62,25 @@ pub(crate) async fn submit_order(world: Arc<World>, order: OrderPlan) {
         return;
     }
     for attempt in 0.. {
-        let (answer, answered) = oneshot::channel();
-        let submits = [Role::Submit.name(), "-", &(attempt % 2).to_string()].concat();
-        let (out, back) = world.ways("client", &label);
-        wait_ms(out).await;
-        world.knock(&submits, Knock::Submit(key_of(&order), body.clone(), answer));
-        let answer = timeout(CLIENT_PATIENCE, answered).await;
-        wait_ms(back).await;
-        match answer {
-            Ok(Ok(Ok(id))) => {
+        let knock = |answer| Knock::Submit(key_of(&order), body.clone(), answer);
+        match ask_submit(&world, &label, attempt, CLIENT_PATIENCE, knock).await {
+            Some(Ok(id)) => {
                 world.trace(format_args!("client of {label}: accepted"));
                 if world.history().last(&id).is_none() {
                     world.wrong(Rule::Accepted, Some(id), "it was accepted but is not stored".into());
                 }
                 return;
             }
-            Ok(Ok(Err(problem))) if problem.status == 429 || problem.status >= 500 => {
+            Some(Err(problem)) if problem.status == 429 || problem.status >= 500 => {
                 world.trace(format_args!("client of {label}: {} {}", problem.status, problem.code));
                 let wait = problem.retry_after_s.map_or(1, u64::from);
                 sleep(Duration::from_secs(wait.min(60))).await;
             }
-            Ok(Ok(Err(problem))) if problem.code == "unknown_workflow" && world.was_retired() => {
+            Some(Err(problem)) if problem.code == "unknown_workflow" && world.was_retired() => {
                 world.trace(format_args!("client of {label}: the workflow is retired"));
                 sleep(Duration::from_secs(1)).await;
             }
-            Ok(Ok(Err(problem))) => {
+            Some(Err(problem)) => {
                 world.wrong(
                     Rule::Accepted,
                     Some(id_of(&order)),
@@ -94,12 +88,29 @@ pub(crate) async fn submit_order(world: Arc<World>, order: OrderPlan) {
                 );
                 return;
             }
-            Ok(Err(_)) | Err(_) => {
+            None => {
                 world.trace(format_args!("client of {label}: no answer"));
                 sleep(Duration::from_secs(1)).await;
             }
         }
     }
+}
+
+/// What one of submit's two processes, which take turns, answers to a client. `None`: nothing, in its time.
+pub(crate) async fn ask_submit<T>(
+    world: &World,
+    label: &str,
+    attempt: u64,
+    patience: Duration,
+    knock: impl FnOnce(oneshot::Sender<T>) -> Knock,
+) -> Option<T> {
+    let (answer, answered) = oneshot::channel();
+    let (out, back) = world.ways("client", label);
+    wait_ms(out).await;
+    world.knock(&format!("{}-{}", Role::Submit.name(), attempt % 2), knock(answer));
+    let answer = timeout(patience, answered).await;
+    wait_ms(back).await;
+    answer.ok()?.ok()
 }
 
 /// An input that every built-in check accepts.
@@ -332,8 +343,8 @@ pub(crate) async fn send_events(world: Arc<World>, order: OrderPlan) {
                 None if !is_waited_for(&world, &id, &event.name, look).await => return,
                 None => {}
             }
-            let answer = send_event(&world, &id, event).await;
-            world.answered(number, answer.as_ref().map_or_else(|problem| problem.code, |()| "accepted"));
+            let answer = send_event(&world, &id, event).await.map_or_else(|problem| problem.code, |()| "accepted");
+            lock(&world.answered).insert(number, answer.to_owned());
         }
         return;
     }
@@ -410,29 +421,23 @@ pub(crate) async fn send_event(world: &World, id: &Id, event: &Sending) -> Resul
     let is_stored =
         |task: &Arc<Task>| is_known(task) || by.is_some() && task.events.iter().any(|one| one.by.as_ref() == by);
     for attempt in 0.. {
-        let (answer, answered) = oneshot::channel();
-        let submits = [Role::Submit.name(), "-", &(attempt % 2).to_string()].concat();
-        let (out, back) = world.ways("client", &label);
-        wait_ms(out).await;
-        world.knock(&submits, Knock::Event(id.clone(), event.clone(), answer));
-        let answer = timeout(CLIENT_PATIENCE, answered).await;
-        wait_ms(back).await;
-        match answer {
-            Ok(Ok(Ok(()))) => {
+        let knock = |answer| Knock::Event(id.clone(), event.clone(), answer);
+        match ask_submit(world, &label, attempt, CLIENT_PATIENCE, knock).await {
+            Some(Ok(())) => {
                 world.trace(format_args!("{label}: accepted"));
                 if !world.history().last(id).is_some_and(is_stored) {
                     world.wrong(Rule::Accepted, Some(id.clone()), format!("{label} was accepted but is not stored"));
                 }
                 return Ok(());
             }
-            Ok(Ok(Err(problem))) if problem.status < 500 && problem.code != "no_such_order" => {
+            Some(Err(problem)) if problem.status < 500 && problem.code != "no_such_order" => {
                 world.trace(format_args!("{label}: {}", problem.code));
                 if attempt > 0 && world.history().last(id).is_some_and(is_known) {
                     world.wrong(Rule::Accepted, Some(id.clone()), format!("{label} is stored, and {}", problem.code));
                 }
                 return Err(problem);
             }
-            Ok(Ok(Err(_)) | Err(_)) | Err(_) => {
+            Some(Err(_)) | None => {
                 world.trace(format_args!("{label}: no answer"));
                 sleep(Duration::from_secs(1)).await;
             }
@@ -667,7 +672,7 @@ pub(crate) async fn poison(world: Arc<World>) {
             // Several at once are set aside together, with one request for their alerts.
             for n in 1..=draw.between(1, 4) {
                 let body = format!("{POISON} {n} for {queue}");
-                world.add_poison(&body);
+                lock(&world.poison).insert(body.clone());
                 world.queues.send(&queue, &body, &body, &[delay]);
             }
         }

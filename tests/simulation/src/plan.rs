@@ -272,6 +272,11 @@ impl Plan {
         std_of(self.skew)
     }
 
+    /// How often to look whether an order without faults has ended.
+    pub(crate) fn look_every(&self) -> Duration {
+        std_of(self.workflow.shortest_timeout()).min(self.sweep_every).max(self.sweep_every / 10)
+    }
+
     /// How long after the end of the faults everything must have come to rest: each step through the rest of its ladder
     /// and of its undo's, one after another, with all that is between them.
     #[must_use]

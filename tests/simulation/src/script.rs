@@ -5,13 +5,11 @@
 
 use crate::Plan;
 use crate::history::{Rule, Violation};
-use crate::node::{Node, Role};
+use crate::node::Role;
 use crate::people;
-use crate::plan::std_of;
-use crate::port::BUS;
 use crate::retell::Retold;
-use crate::world::processes::live;
-use crate::world::{Knock, RunOptions, World, id_of, key_of};
+use crate::world::processes::live_one_each;
+use crate::world::{Knock, RunOptions, World, begin, id_of, key_of, lock};
 use agent::agents::{Means, http::Http};
 use agent::{AgentError, remote};
 use serde_json::{Map, Value, json};
@@ -254,11 +252,7 @@ pub fn is_of(name: &str, wanted: &str) -> bool {
 /// If no runtime of one thread can be started.
 #[must_use]
 pub fn play(workflow: &Arc<Workflow>, children: &[Arc<Workflow>], script: &Arc<Script>) -> Played {
-    fastrand::seed(0);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
-    let runtime = runtime.expect("a runtime of one thread");
-    let plan = Plan::calm(workflow, children, script);
-    let world = runtime.block_on(async { Arc::new(World::new(plan, &RunOptions::default())) });
+    let (runtime, world) = begin(Plan::calm(workflow, children, script), &RunOptions::default());
     let refused = runtime.block_on(follow(&world));
     let id = id_of(&world.plan.orders[0]);
     let known = |wanted: &Hash| world.known(wanted).cloned();
@@ -276,17 +270,13 @@ pub fn play(workflow: &Arc<Workflow>, children: &[Arc<Workflow>], script: &Arc<S
         None => step.output.clone(),
     });
     let outputs = outputs.collect();
-    Played { refused, saved, started, outputs, sent: world.calls(), answered: world.answers(), violations }
+    let (sent, answered) = (lock(&world.sent).clone(), lock(&world.answered).clone());
+    Played { refused, saved, started, outputs, sent, answered, violations }
 }
 
 /// Submits the order and waits for its end.
 async fn follow(world: &Arc<World>) -> Option<Problem> {
-    for role in [Role::Submit, Role::Scheduler, Role::Agent, Role::Supervisor] {
-        tokio::spawn(live(Arc::clone(world), Arc::new(Node::new(role, 0))));
-    }
-    tokio::spawn(people::read(Arc::clone(world), BUS.to_owned()));
-    // A process listens from its first poll on.
-    sleep(Duration::from_millis(1)).await;
+    live_one_each(world, &[Role::Submit, Role::Scheduler, Role::Agent, Role::Supervisor]).await;
     let order = &world.plan.orders[0];
     let (answer, answered) = oneshot::channel();
     let body = json!({ "workflow": world.plan.workflow.name, "input": world.plan.script.as_ref().map(|s| &s.input) });
@@ -296,8 +286,7 @@ async fn follow(world: &Arc<World>) -> Option<Problem> {
     }
     let events = tokio::spawn(people::send_events(Arc::clone(world), order.clone()));
     let deadline = Instant::now() + world.plan.rest_within();
-    let every =
-        std_of(world.plan.workflow.shortest_timeout()).min(world.plan.sweep_every).max(world.plan.sweep_every / 10);
+    let every = world.plan.look_every();
     loop {
         sleep(every).await;
         let Some(why) = world.open(&id_of(order), |_| false) else {

@@ -2,6 +2,7 @@
 
 use crate::dice::Class;
 use crate::node::Node;
+use crate::people::ask_submit;
 use crate::plan::MOST_BEATS;
 use crate::port::{Faulty, direction};
 use crate::queues::wait_ms;
@@ -16,13 +17,10 @@ use std::sync::Arc;
 use std::time::Duration;
 use submit::heartbeats::Alive;
 use submit::problem::Problem;
-use tokio::sync::oneshot;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
 /// How long it waits for the answer to a heartbeat.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Number of submit's processes, which take turns.
-const DOORS: u64 = 2;
 
 /// Does what `request` asks, for as long as its heartbeats are answered.
 pub(crate) async fn work(world: Arc<World>, node: Arc<Node>, request: Request, refuses: bool) {
@@ -94,14 +92,10 @@ async fn beat(
     every: Duration,
 ) -> Option<Result<Alive, Problem>> {
     sleep(every).await;
-    let (out, back) = world.ways("client", &format!("{label} beat {number}"));
-    wait_ms(out).await;
-    let (answer, answered) = oneshot::channel();
     let progress = Progress { percent: Some((number % 100) as u8), note: None };
-    let beat = Knock::Beat(request.task_id.clone(), request.step.clone(), request.attempt, progress, answer);
-    world.knock(&format!("{}-{}", crate::node::Role::Submit.name(), number % DOORS), beat);
-    let answer = timeout(PATIENCE, answered).await.ok()?.ok()?;
-    wait_ms(back).await;
+    let (id, step) = (request.task_id.clone(), request.step.clone());
+    let knock = |answer| Knock::Beat(id, step, request.attempt, progress, answer);
+    let answer = ask_submit(world, &format!("{label} beat {number}"), number, PATIENCE, knock).await?;
     let until = answer.as_ref().map(|alive| alive.complete_by.as_millisecond());
     world.trace(format_args!("{label} heartbeat {number}: {until:?}"));
     Some(answer)

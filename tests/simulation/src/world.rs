@@ -44,6 +44,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use stepwarden_aws::{Config, schema};
 use submit::heartbeats::Alive;
 use submit::problem::Problem;
+use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
@@ -86,12 +87,14 @@ pub struct World {
     /// The first mapped input that was sent under each idempotency key.
     bodies: Mutex<BTreeMap<String, Value>>,
     violations: Mutex<Vec<Violation>>,
-    poison: Mutex<BTreeSet<String>>,
+    /// Unreadable bodies, which are set aside.
+    pub(crate) poison: Mutex<BTreeSet<String>>,
     doors: Mutex<BTreeMap<String, mpsc::UnboundedSender<Knock>>>,
     acts: Mutex<BTreeMap<&'static str, u64>>,
+    /// Every scripted call so far, in order.
     pub(crate) sent: Mutex<Vec<Sent>>,
-    /// The answers to the events of a script, by position.
-    answered: Mutex<BTreeMap<usize, String>>,
+    /// The answers to the events of a script, by position: `accepted`, or the code of a problem.
+    pub(crate) answered: Mutex<BTreeMap<usize, String>>,
     /// The requests of a run without faults.
     requests: Mutex<BTreeSet<String>>,
     met: Mutex<BTreeMap<&'static str, u64>>,
@@ -121,6 +124,15 @@ pub(crate) enum Knock {
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The world of one run, and the runtime in virtual time that it runs in.
+pub(crate) fn begin(plan: Plan, options: &RunOptions) -> (Runtime, Arc<World>) {
+    fastrand::seed(plan.seed);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+    let runtime = runtime.expect("a runtime of one thread");
+    let world = runtime.block_on(async { Arc::new(World::new(plan, options)) });
+    (runtime, world)
 }
 
 impl World {
@@ -354,11 +366,6 @@ impl World {
         serde_json::from_str(&text).ok()
     }
 
-    /// Every scripted call so far, in order.
-    pub(crate) fn calls(&self) -> Vec<Sent> {
-        lock(&self.sent).clone()
-    }
-
     /// Whether the service of this agent is down.
     #[must_use]
     pub fn is_out(&self, agent: &str) -> bool {
@@ -486,16 +493,6 @@ impl World {
         }
     }
 
-    /// Records the answer to an event of a script: `accepted`, or the code of a problem.
-    pub(crate) fn answered(&self, number: usize, answer: &str) {
-        lock(&self.answered).insert(number, answer.to_owned());
-    }
-
-    /// The answers to the events of a script.
-    pub(crate) fn answers(&self) -> BTreeMap<usize, String> {
-        lock(&self.answered).clone()
-    }
-
     pub fn by_hand(&self, id: &Id, step: &str, direction: Direction, round: u32) -> Option<Value> {
         self.trace(format_args!("somebody does {step} of {} by hand: {direction:?}", self.label(id)));
         lock(&self.services).by_hand(id, step, (direction, round), &mut self.history().effects)
@@ -509,11 +506,6 @@ impl World {
     /// Counts what the messenger met.
     pub(crate) fn count_met(&self, mishap: Mishap) {
         *lock(&self.met).entry(mishap.name()).or_default() += 1;
-    }
-
-    /// Registers an unreadable body.
-    pub(crate) fn add_poison(&self, body: &str) {
-        lock(&self.poison).insert(body.to_owned());
     }
 
     /// Every order that stopped must be listed among those that wait for a person, and no other.

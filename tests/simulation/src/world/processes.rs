@@ -5,7 +5,8 @@ use crate::Defect;
 use crate::calls::SimulatedAgent;
 use crate::dice::Class;
 use crate::node::{Node, Role};
-use crate::port::Faulty;
+use crate::people;
+use crate::port::{BUS, Faulty};
 use crate::queues::wait_ms;
 use crate::script::Sending;
 use agent::{Agent, Runtime, breaker};
@@ -36,6 +37,16 @@ pub(crate) async fn live(world: Arc<World>, node: Arc<Node>) {
         let mut draw = world.dice.draw(&format!("{} is started again", node.name));
         wait_ms(draw.between(50, 3000)).await;
     }
+}
+
+/// Starts a process of each of these roles, and a reader of alerts; returns once they listen.
+pub(crate) async fn live_one_each(world: &Arc<World>, roles: &[Role]) {
+    for role in roles {
+        tokio::spawn(live(Arc::clone(world), Arc::new(Node::new(*role, 0))));
+    }
+    tokio::spawn(people::read(Arc::clone(world), BUS.to_owned()));
+    // A process listens from its first poll on.
+    wait_ms(1).await;
 }
 
 /// Does what an event source mapping does: one batch after another.
