@@ -33,9 +33,7 @@ mod worker;
 mod world;
 
 pub use dice::{Allowed, Class, Fired};
-pub use endpoint::Mishap;
 pub use plan::{Plan, workflows};
-pub use real::Trouble;
 pub use report::{Failure, Harm, Recovery, Report, simulate};
 pub use retell::{Heard, Retelling, Retold, Tell, Telling, Word, retell};
 pub use script::{Played, REMIND, Said, Script, Scripted, Sending, Sent, UNDO, is_of, name_below, play};

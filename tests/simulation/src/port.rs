@@ -8,7 +8,6 @@ use crate::dice::Class;
 use crate::endpoint::Sender;
 use crate::node::Node;
 use crate::queues::wait_ms;
-use crate::real::Trouble;
 use crate::store::{PAGE, Store, call};
 use crate::world::World;
 use futures::future::join_all;
@@ -29,6 +28,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use stepwarden_aws::messenger::{self, Outgoing};
+use stepwarden_embedded::Fault;
 use tokio::sync::oneshot;
 
 /// Maximum number of entries in one request of SQS.
@@ -85,17 +85,17 @@ impl Faulty {
             Fate::Before
         } else if let Some(mut draw) = world.fires(Class::StoreThrottle, &site) {
             // Under the real adapter, the SDK's retry absorbs one of them.
-            trouble = draw.chance(0.5).then_some(Trouble::Throttle);
+            trouble = draw.chance(0.5).then_some(Fault::Throttle);
             if trouble.is_some() && world.plan.is_real_store { Fate::Good } else { Fate::Before }
         } else if is_write && let Some(mut draw) = world.fires(Class::StoreLost, &site) {
             let is_repeated = draw.chance(0.6);
-            trouble = is_repeated.then_some(Trouble::LostAfter);
+            trouble = is_repeated.then_some(Fault::LostAfter);
             // Under the real adapter, the SDK itself retries.
             if is_repeated && world.plan.is_real_store { Fate::Good } else { Fate::Lost { is_repeated } }
         } else if may_conflict(&site)
             && let Some(mut draw) = world.fires(Class::TransactionConflict, &site)
         {
-            trouble = draw.chance(0.7).then_some(Trouble::TransactionConflict);
+            trouble = draw.chance(0.7).then_some(Fault::TransactionConflict);
             if trouble.is_some() && world.plan.is_real_store { Fate::Good } else { Fate::Before }
         } else {
             Fate::Good
@@ -229,7 +229,7 @@ impl StateStore for Faulty {
             if let Store::Real(real) = store
                 && lag_ms > 0
             {
-                real.disturb(Trouble::StaleIndex);
+                real.disturb(Fault::Behind);
             }
             store.due(shard, now, limit, cursor.as_deref(), (at_ms, lag_ms))
         })

@@ -4,7 +4,7 @@ use crate::dice::{Allowed, Class};
 use crate::endpoint::Mishap;
 use crate::history::Violation;
 use crate::people::ACTS;
-use crate::real::Trouble;
+use crate::real::FAULTS;
 use crate::world::RunOptions;
 use crate::world::run::Run;
 use crate::{Settings, Small, run, shrink};
@@ -190,7 +190,7 @@ fn summary(runs: &[Run], calm_ms: BTreeMap<String, u64>) -> Report {
     for (name, times) in runs.iter().flat_map(|run| &run.acts) {
         *acts.entry(name).or_default() += times;
     }
-    let names = Trouble::ALL.map(Trouble::name).into_iter().chain(Mishap::ALL.map(Mishap::name));
+    let names = FAULTS.map(|(_, name)| name).into_iter().chain(Mishap::ALL.map(Mishap::name));
     let mut met: BTreeMap<&'static str, u64> = names.map(|name| (name, 0)).collect();
     for (name, times) in runs.iter().flat_map(|run| &run.met) {
         *met.entry(name).or_default() += times;
