@@ -4,10 +4,9 @@
 //!
 //! `SEED=n cargo test -p stepwarden-tests --test simulation` replays one seed and prints its trace.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use stepwarden_simulation::{
-    ADAPTER_EVERY, Allowed, Class, Defect, RunOptions, Settings, run, shrink, simulate, workflows,
+    ADAPTER_EVERY, Allowed, Class, Defect, RunOptions, Settings, run, share_out, shrink, simulate, workflows,
 };
 
 #[global_allocator]
@@ -136,14 +135,5 @@ fn every_defect_put_in_on_purpose_is_found() {
         assert!(fewest < usize::MAX, "{defect:?} was not found within {WITHIN} seeds");
         panic!("{defect:?}: {fewest} faults");
     };
-    let next = AtomicUsize::new(0);
-    thread::scope(|scope| {
-        for _ in 0..threads() {
-            scope.spawn(|| {
-                while let Some(defect) = Defect::ALL.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    find(*defect);
-                }
-            });
-        }
-    });
+    share_out(Defect::ALL.len() as u64, threads(), |n| find(Defect::ALL[n as usize]));
 }

@@ -34,7 +34,7 @@ mod world;
 
 pub use dice::{Allowed, Class, Fired};
 pub use plan::{Plan, workflows};
-pub use report::{Failure, Harm, Recovery, Report, simulate};
+pub use report::{Failure, Harm, Recovery, Report, share_out, simulate};
 pub use retell::{Heard, Retelling, Retold, Tell, Telling, Word, retell};
 pub use script::{Played, REMIND, Said, Script, Scripted, Sending, Sent, UNDO, is_of, name_below, play};
 pub use shrink::{Small, shrink};

@@ -5,8 +5,8 @@ use crate::endpoint::Mishap;
 use crate::history::Violation;
 use crate::people::ACTS;
 use crate::real::FAULTS;
-use crate::world::RunOptions;
 use crate::world::run::Run;
+use crate::world::{RunOptions, lock};
 use crate::{Settings, Small, run, shrink};
 use serde::Serialize;
 use shared::task::ProcessState;
@@ -118,25 +118,30 @@ impl Report {
     }
 }
 
+/// Does `work` with each number below `count`, on `threads` threads.
+pub fn share_out(count: u64, threads: usize, work: impl Fn(u64) + Sync) {
+    let next = AtomicU64::new(0);
+    thread::scope(|scope| {
+        for _ in 0..threads.max(1) {
+            scope.spawn(|| {
+                let take = || Some(next.fetch_add(1, Ordering::Relaxed)).filter(|n| *n < count);
+                while let Some(n) = take() {
+                    work(n);
+                }
+            });
+        }
+    });
+}
+
 /// Plays seeds `from..from + count` on `threads` threads, and reports to `progress` how many are done.
 #[must_use]
 pub fn simulate(settings: &Settings, from: u64, count: u64, threads: usize, progress: impl Fn(u64) + Sync) -> Report {
     let begin = Instant::now();
-    let (next, done, runs) = (AtomicU64::new(from), AtomicU64::new(0), Mutex::new(Vec::new()));
-    thread::scope(|scope| {
-        for _ in 0..threads.max(1) {
-            scope.spawn(|| {
-                loop {
-                    let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= from + count {
-                        return;
-                    }
-                    let run = run(seed, settings, &RunOptions::default());
-                    runs.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(run);
-                    progress(done.fetch_add(1, Ordering::Relaxed) + 1);
-                }
-            });
-        }
+    let (done, runs) = (AtomicU64::new(0), Mutex::new(Vec::new()));
+    share_out(count, threads, |n| {
+        let run = run(from + n, settings, &RunOptions::default());
+        lock(&runs).push(run);
+        progress(done.fetch_add(1, Ordering::Relaxed) + 1);
     });
     let mut runs = runs.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
     runs.sort_by_key(|run| run.seed);
