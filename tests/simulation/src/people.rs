@@ -236,16 +236,11 @@ async fn ask(world: &World, id: &Id, what: What, seen: Option<u64>) -> Outcome {
     }
 }
 
-/// When the faults end, in milliseconds: no person starts an act later.
-fn last_ms(world: &World) -> u64 {
-    u64::try_from(world.plan.faults_end.as_millis()).unwrap_or(u64::MAX / 2)
-}
-
 /// What people do to one order.
 pub(crate) async fn meddle(world: Arc<World>, order: OrderPlan) {
     let _busy = Busy::new(&world);
     let (id, label) = (id_of(&order), format!("o{}", order.number));
-    let most = last_ms(&world);
+    let most = world.plan.faults_end_ms();
     let mut acts = Vec::new();
     for class in [Class::Cancel, Class::UndoAsked, Class::RetryNow, Class::PauseOrder, Class::Migrate, Class::RunAgain]
     {
@@ -298,10 +293,8 @@ async fn migrate(world: &World, id: &Id, draw: &mut Draw) {
         }
     }
     for _ in 0..draw.between(1, 2) {
-        let put = u64::try_from(own.len()).unwrap_or_default() - 1;
-        let number = usize::try_from(draw.between(0, put)).unwrap_or_default();
-        let resubmits = draw.chance(0.3);
-        ask(world, id, What::Migrate { to: own[number].0.clone(), resubmits }, None).await;
+        let (to, resubmits) = (draw.pick(&own).0.clone(), draw.chance(0.3));
+        ask(world, id, What::Migrate { to, resubmits }, None).await;
         wait_ms(draw.between(0, 2000)).await;
     }
 }
@@ -364,7 +357,7 @@ pub(crate) async fn send_events(world: Arc<World>, order: OrderPlan) {
                 None if is_waited_for(world, id, &event.name, look).await => {}
                 None => return,
                 Some(mut draw) => match draw.chance(0.8) {
-                    true => wait_ms(draw.between(0, last_ms(world))).await,
+                    true => wait_ms(draw.between(0, world.plan.faults_end_ms())).await,
                     false => return,
                 },
             }
@@ -535,7 +528,7 @@ fn way_out(world: &World, task: &Task, way: Class, number: usize) -> Option<What
 pub(crate) async fn act_in_bulk(world: Arc<World>, ids: Vec<Id>) {
     let _busy = Busy::new(&world);
     let Some(mut draw) = world.fires(Class::Bulk, "all") else { return };
-    wait_ms(draw.between(0, last_ms(&world))).await;
+    wait_ms(draw.between(0, world.plan.faults_end_ms())).await;
     let what = draw
         .pick(&[
             What::Cancel,
@@ -583,15 +576,11 @@ pub(crate) async fn change_workflow(world: Arc<World>) {
     // An order by message is set aside if its workflow is retired, which is right and would end its story.
     let may_retire = world.plan.orders.iter().all(|order| !order.by_message);
     for _ in 0..draw.between(1, 4) {
-        wait_ms(draw.between(0, last_ms(&world) / 2)).await;
+        wait_ms(draw.between(0, world.plan.faults_end_ms() / 2)).await;
         let mut wish = || match draw.between(0, 5) {
             0 => Change::Rollback,
             1 if may_retire => Change::Retire,
-            _ => {
-                let put = u64::try_from(own.len()).unwrap_or_default() - 1;
-                let number = usize::try_from(draw.between(0, put)).unwrap_or_default();
-                Change::Activate(own[number].0.clone())
-            }
+            _ => Change::Activate(draw.pick(&own).0.clone()),
         };
         let (one, other) = (wish(), wish());
         let (soon, later) = (draw.between(0, 20), draw.between(0, 20));
@@ -627,7 +616,7 @@ async fn change(world: &World, change: Change, after_ms: u64) {
 pub(crate) async fn pause_agent(world: Arc<World>, agent: String) {
     let _busy = Busy::new(&world);
     let Some(mut draw) = world.fires(Class::PauseAgent, &agent) else { return };
-    wait_ms(draw.between(0, last_ms(&world))).await;
+    wait_ms(draw.between(0, world.plan.faults_end_ms())).await;
     let pause = Pause { by: "somebody".into(), reason: "a test".into(), since: world.time() };
     for pause in [Some(pause), None] {
         let knock = |answer| Knock::SetAgent(agent.clone(), pause.clone(), answer);

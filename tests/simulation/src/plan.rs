@@ -272,6 +272,11 @@ impl Plan {
         std_of(self.skew)
     }
 
+    /// When the faults end, in milliseconds: no person starts an act later.
+    pub(crate) fn faults_end_ms(&self) -> u64 {
+        u64::try_from(self.faults_end.as_millis()).unwrap_or(u64::MAX / 2)
+    }
+
     /// How often to look whether an order without faults has ended.
     pub(crate) fn look_every(&self) -> Duration {
         std_of(self.workflow.shortest_timeout()).min(self.sweep_every).max(self.sweep_every / 10)

@@ -380,9 +380,8 @@ impl World {
         if let Some(until) = lock(&self.failing_undos).get(what) {
             return now < *until;
         }
-        let most = u64::try_from(self.plan.faults_end.as_millis()).unwrap_or(u64::MAX / 2);
-        let until =
-            self.fires(Class::UndoFails, what).map_or(0, |mut draw| (now + draw.between(500, 20_000)).min(most));
+        let ends = |mut draw: Draw| (now + draw.between(500, 20_000)).min(self.plan.faults_end_ms());
+        let until = self.fires(Class::UndoFails, what).map_or(0, ends);
         lock(&self.failing_undos).insert(what.to_owned(), until);
         now < until
     }

@@ -135,7 +135,7 @@ fn order_run(order: &OrderPlan, history: &History) -> OrderRun {
 /// The run itself: the orders that took part, and how many dead letters were moved back.
 async fn play(world: &Arc<World>) -> (Vec<OrderPlan>, usize) {
     let plan = &world.plan;
-    let last = u64::try_from(plan.faults_end.as_millis()).unwrap_or(u64::MAX / 2);
+    let last = plan.faults_end_ms();
     for agent in plan.agents() {
         if let Some(mut draw) = world.fires(Class::RemoteOutage, agent) {
             let from = draw.between(0, last);
