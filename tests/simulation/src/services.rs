@@ -45,11 +45,6 @@ pub fn collected(id: &Id) -> Value {
     (1..=pages(id)).flat_map(|number| page(id, number).as_array().cloned().unwrap_or_default()).collect()
 }
 
-/// A final refusal.
-fn refused(error: &str) -> Result<Value, AgentError> {
-    Err(AgentError::Refused { error: error.into(), status: 409, answer: None })
-}
-
 #[derive(Debug, Default)]
 pub struct Services {
     applied: BTreeMap<String, Value>,
@@ -112,9 +107,12 @@ impl Services {
 
     /// What a scripted service answers without its script: work under a key is done once, and `refuses` refuses it.
     pub fn known(&mut self, request: &Request, refuses: bool) -> Option<Result<Value, AgentError>> {
-        let no = |error: &str| Some(refused(error));
-        let key = &request.idempotency_key;
-        match request.direction {
+        self.known_under(&request.idempotency_key, request.direction, refuses)
+    }
+
+    fn known_under(&mut self, key: &str, direction: Direction, refuses: bool) -> Option<Result<Value, AgentError>> {
+        let no = |error: &str| Some(Err(AgentError::Refused { error: error.into(), status: 409, answer: None }));
+        match direction {
             Direction::Undo => refuses.then(|| no("the undo was refused")).flatten(),
             Direction::Do if self.undone.contains(key) => no("the key was undone"),
             Direction::Do => {
@@ -125,7 +123,7 @@ impl Services {
                     return Some(Ok(output.clone()));
                 }
                 if refuses {
-                    self.refused.insert(key.clone());
+                    self.refused.insert(key.to_owned());
                 }
                 self.refused.contains(key).then(|| no("declined")).flatten()
             }
@@ -165,21 +163,12 @@ impl Services {
             Some(Defect::FreshKeys) => format!("{}/{}", request.idempotency_key, request.attempt),
             _ => request.idempotency_key.clone(),
         };
+        if let Some(known) = self.known_under(&key, request.direction, refuses) {
+            return known;
+        }
         match request.direction {
-            Direction::Do => {
-                if self.undone.contains(&key) && defect != Some(Defect::NoTombstones) {
-                    return refused("the key was undone");
-                }
-                if !self.applied.contains_key(&key) && (refuses || self.refused.contains(&key)) {
-                    self.refused.insert(key);
-                    return refused("declined");
-                }
-                Ok(self.apply(&request.task_id, &name_of(request), key, effects))
-            }
+            Direction::Do => Ok(self.apply(&request.task_id, &name_of(request), key, effects)),
             Direction::Undo => {
-                if refuses {
-                    return refused("the undo was refused");
-                }
                 let forward = request.undoes.clone().unwrap_or_default();
                 self.take_back(&request.task_id, &request.step, forward.clone(), effects);
                 if defect == Some(Defect::NoTombstones) {
