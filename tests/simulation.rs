@@ -47,7 +47,9 @@ fn whatever_goes_wrong_every_order_ends_well() {
     for (fault, times) in &report.met {
         assert!(*times > 0, "the adapters never met: {fault}");
     }
-    assert_eq!(report.missed(), Vec::<Class>::new(), "every class of faults is hit");
+    for harm in &report.harm {
+        assert!(harm.times > 0, "{} never happened", harm.class);
+    }
     for (act, times) in &report.acts {
         assert!(*times > 0, "nobody managed to {act}");
     }

@@ -38,8 +38,8 @@ pub use report::{Failure, Harm, Recovery, Report, share_out, simulate};
 pub use retell::{Heard, Retelling, Retold, Tell, Telling, Word, retell};
 pub use script::{Played, REMIND, Said, Script, Scripted, Sending, Sent, UNDO, is_of, name_below, play};
 pub use shrink::{Small, shrink};
-pub use world::RunOptions;
 pub use world::run::{OrderRun, Run};
+pub use world::{CALLBACK, RunOptions};
 
 /// What a run is made of, for the tests of this package.
 pub mod parts {

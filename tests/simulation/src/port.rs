@@ -35,8 +35,6 @@ use tokio::sync::oneshot;
 const BATCH: usize = 10;
 /// The queue that stands for the event bus.
 pub(crate) const BUS: &str = "bus";
-/// Longest trip there or back without a fault, in milliseconds.
-const WAY_MS: u64 = 8;
 
 /// The state store, the lease store and the messenger as one process has them.
 #[derive(Clone)]
@@ -570,9 +568,4 @@ pub(crate) fn direction(direction: Direction) -> &'static str {
         Direction::Do => "do",
         Direction::Undo => "undo",
     }
-}
-
-/// How long a trip takes without a fault, in milliseconds.
-pub(crate) fn way_ms(draw: &mut crate::dice::Draw) -> u64 {
-    draw.between(1, WAY_MS)
 }

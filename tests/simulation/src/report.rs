@@ -103,19 +103,6 @@ impl Report {
     pub fn is_clean(&self) -> bool {
         self.failed == 0
     }
-
-    /// The class that cost most time, and how much, if that is known.
-    #[must_use]
-    pub fn worst(&self) -> Option<(Class, i64)> {
-        let harm = self.harm.first()?;
-        harm.added_ms.filter(|ms| *ms > 0).map(|ms| (harm.class, ms))
-    }
-
-    /// Classes that never happened.
-    #[must_use]
-    pub fn missed(&self) -> Vec<Class> {
-        self.harm.iter().filter(|h| h.times == 0).map(|h| h.class).collect()
-    }
 }
 
 /// Does `work` with each number below `count`, on `threads` threads.
@@ -276,7 +263,7 @@ impl fmt::Display for Report {
             Seconds(p99_ms),
             Seconds(max_ms)
         )?;
-        if let Some((class, added)) = self.worst() {
+        if let Some(Harm { class, added_ms: Some(added @ 1..), .. }) = self.harm.first() {
             let added = Seconds(added.unsigned_abs());
             writeln!(f, "costliest fault: {class}; orders took {added} longer in runs with it than without")?;
         }

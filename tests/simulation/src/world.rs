@@ -10,7 +10,7 @@ use crate::history::{History, Rule, Violation};
 use crate::node::{Node, time_at};
 use crate::people;
 use crate::plan::{OrderPlan, Plan};
-use crate::port::{BUS, Faulty, way_ms};
+use crate::port::{BUS, Faulty};
 use crate::queues::Queues;
 use crate::real::{self, RealStore};
 use crate::script::{self, Script, Sending, Sent};
@@ -51,6 +51,9 @@ use tokio::time::Instant;
 /// Name of the queue that submitters register for notices.
 pub const REPLY_QUEUE: &str = "shop";
 const TENANT: &str = "acme";
+
+/// Longest trip there or back without a fault, in milliseconds.
+const WAY_MS: u64 = 8;
 
 /// How long after a change orders may still get the definition before, in milliseconds.
 const FOLLOWED_MS: u64 = 5000;
@@ -109,7 +112,7 @@ pub struct World {
 }
 
 /// The beginning of the name under which the callback of a step is sent.
-pub(crate) const CALLBACK: &str = "callback:";
+pub const CALLBACK: &str = "callback:";
 
 /// What reaches a process other than from queues.
 pub(crate) enum Knock {
@@ -221,7 +224,7 @@ impl World {
     #[must_use]
     pub fn ways(&self, node: &str, site: &str) -> (u64, u64) {
         let mut draw = self.dice.draw(&format!("{node} {site}"));
-        (way_ms(&mut draw), way_ms(&mut draw))
+        (draw.between(1, WAY_MS), draw.between(1, WAY_MS))
     }
 
     #[must_use]
