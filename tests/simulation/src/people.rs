@@ -646,7 +646,7 @@ pub(crate) async fn read(world: Arc<World>, queue: String) {
                 world.history().notice(&notice);
             }
             if world.fires(Class::DeleteLost, &message.label).is_none() {
-                world.queues.delete(&queue, message.receipt);
+                world.queues.delete(&queue, &message);
             }
         }
     }

@@ -47,7 +47,7 @@ impl Place for Ports {
     async fn receive(&self, queue: &str) -> Vec<Value> {
         let messages = self.world.queues.receive(queue).await;
         let take = |message: Message| {
-            self.world.queues.delete(queue, message.receipt);
+            self.world.queues.delete(queue, &message);
             serde_json::from_str(&message.body).expect("JSON")
         };
         messages.into_iter().map(take).collect()

@@ -63,7 +63,7 @@ async fn pump<'a>(
         let (out, back) = world.ways(&node.name, &site);
         wait_ms(out).await;
         if world.defect == Some(Defect::DeletesFirst) {
-            messages.iter().for_each(|m| world.queues.delete(queue, m.receipt));
+            messages.iter().for_each(|m| world.queues.delete(queue, m));
         }
         let all = messages.iter().map(|m| m.label.as_str()).collect::<Vec<_>>().join(", ");
         world.trace(format_args!("{} handles {all}", node.instance()));
@@ -72,7 +72,7 @@ async fn pump<'a>(
         for message in &messages {
             let failed = response.batch_item_failures.iter().any(|f| f.item_identifier == message.id.to_string());
             if !failed && world.fires(Class::DeleteLost, &message.label).is_none() {
-                world.queues.delete(queue, message.receipt);
+                world.queues.delete(queue, message);
             }
         }
     }
