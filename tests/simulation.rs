@@ -22,7 +22,7 @@ const WITHIN: u64 = 1500;
 
 fn settings(real_every: u64) -> Settings {
     let command = format!("stepwarden simulate --adapter-every {real_every}");
-    Settings { workflows: workflows(), children: Vec::new(), real_every, command, script: None }
+    Settings { workflows: workflows(), real_every, command, ..Settings::default() }
 }
 
 fn threads() -> usize {

@@ -102,7 +102,7 @@ impl Defect {
 pub const ADAPTER_EVERY: u64 = 20;
 
 /// Which workflows, over which store.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Settings {
     /// Each seed takes one of them.
     pub workflows: Vec<Arc<Workflow>>,

@@ -151,9 +151,8 @@ fn calm(settings: &Settings) -> BTreeMap<String, u64> {
         let settings = Settings {
             workflows: vec![workflow],
             children: [&settings.children[..], &settings.workflows].concat(),
-            real_every: 0,
-            command: String::new(),
             script: settings.script.clone(),
+            ..Settings::default()
         };
         let options = RunOptions { allowed: Allowed::none(), ..RunOptions::default() };
         let runs = (0..CALM_RUNS).map(|seed| run(seed, &settings, &options));
