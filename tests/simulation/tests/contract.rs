@@ -5,7 +5,7 @@
 
 use contract::messenger::{self, Place};
 use serde_json::Value;
-use shared::message::{AlertEvent, Effect, SetAside};
+use shared::message::{AlertEvent, Effect};
 use shared::order::Id;
 use shared::pools::Layout;
 use shared::ports::Messenger;
@@ -115,18 +115,11 @@ async fn what_the_messenger_reports_under_faults_holds() {
 }
 
 fn effect(n: usize, draw: &mut Draw) -> Effect {
-    let aside = SetAside {
-        queue: "scheduler".into(),
-        message_id: n.to_string(),
-        reason: "no message".into(),
-        body: "{".into(),
-        is_cut: false,
-    };
     match draw.between(0, 4) {
         0 | 1 => Effect::Request(Box::new(messenger::request(n, "payment", "tenant"))),
         2 => messenger::wake(n, i64::try_from(draw.between(0, 5000)).expect("a few seconds")),
         3 => Effect::Alert(Box::new(AlertEvent::unreadable(&Id(format!("ord_{n}")), "reason"))),
-        _ => Effect::SetAside(Box::new(aside)),
+        _ => Effect::SetAside(Box::new(messenger::aside(&n.to_string(), "no message", "{"))),
     }
 }
 
