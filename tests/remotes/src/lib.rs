@@ -34,11 +34,11 @@ use tokio::net::TcpListener;
 
 pub use check::{Expected, Kind, Report, Violation};
 pub use counts::{Counts, Fault, ServiceCounts};
-pub use faults::{BadFaults, Faults, ServiceFaults};
+pub use faults::{Faults, Mistake, ServiceFaults};
 pub use file::{FILE_NAME, OpenError, accept_loss, examine};
 pub use http::{BODY_MAX, KEY_MAX};
 pub use rules::Entry;
-pub use service::{Service, UnknownService};
+pub use service::Service;
 
 /// The four services behind one listener. Clones share them.
 #[derive(Clone)]
@@ -69,12 +69,12 @@ impl Remotes {
     }
 
     /// Replaces all settings, from the next call on. Errors as [`Faults::validate`], changing nothing.
-    pub fn set_faults(&self, faults: Faults) -> Result<(), BadFaults> {
+    pub fn set_faults(&self, faults: Faults) -> Result<(), Mistake> {
         self.change_faults(|current| *current = faults)
     }
 
     /// Replaces the settings of one service. Errors as [`Faults::validate`], changing nothing.
-    pub fn set_service_faults(&self, service: Service, faults: ServiceFaults) -> Result<(), BadFaults> {
+    pub fn set_service_faults(&self, service: Service, faults: ServiceFaults) -> Result<(), Mistake> {
         self.change_faults(|current| {
             current.services.insert(service, faults);
         })
@@ -117,7 +117,7 @@ impl Remotes {
         Arc::clone(&self.0.faults.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn change_faults(&self, change: impl FnOnce(&mut Faults)) -> Result<(), BadFaults> {
+    fn change_faults(&self, change: impl FnOnce(&mut Faults)) -> Result<(), Mistake> {
         let mut current = self.0.faults.write().unwrap_or_else(PoisonError::into_inner);
         let mut changed = (**current).clone();
         change(&mut changed);
