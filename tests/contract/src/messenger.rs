@@ -62,7 +62,6 @@ async fn one<P: Place>(place: &P, queue: &str) -> Value {
 }
 
 /// A request for the step `pay`.
-#[must_use]
 pub fn request(n: usize, agent: &str, tenant: &str) -> Request {
     Request {
         task_id: Id(format!("ord_{n}")),
@@ -99,7 +98,6 @@ fn sent(request: Request) -> Effect {
 }
 
 /// A Wake.
-#[must_use]
 pub fn wake(n: usize, delay_ms: i64) -> Effect {
     let wake = Wake {
         hint: false,
@@ -115,7 +113,6 @@ pub fn wake(n: usize, delay_ms: i64) -> Effect {
 }
 
 /// A message that is set aside.
-#[must_use]
 pub fn aside(message_id: &str, reason: &str, body: &str) -> SetAside {
     let (queue, message_id) = ("scheduler".into(), message_id.into());
     SetAside { queue, message_id, reason: reason.into(), body: body.into(), is_cut: false }

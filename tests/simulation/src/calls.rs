@@ -29,7 +29,6 @@ pub struct SimulatedAgent {
 }
 
 impl SimulatedAgent {
-    #[must_use]
     pub fn new(name: &str, world: &Arc<World>, node: &Arc<Node>) -> Self {
         Self { name: name.to_owned(), world: Arc::clone(world), node: Arc::clone(node) }
     }

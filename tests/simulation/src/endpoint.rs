@@ -71,7 +71,6 @@ impl Mishap {
     ];
 
     /// The name in reports.
-    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::MessagesInPart => "messages taken in part",

@@ -124,7 +124,6 @@ impl Effects {
     }
 
     /// How often a step was applied, and how many of these effects remain.
-    #[must_use]
     pub fn of(&self, order: &Id, step: &str) -> (usize, usize) {
         let effects = self.list(order, step);
         (effects.len(), effects.iter().filter(|e| e.stands()).count())
@@ -159,7 +158,6 @@ pub struct History {
 
 impl History {
     /// An empty history of processes whose clocks are at most `skew` apart.
-    #[must_use]
     pub fn new(skew: SignedDuration) -> Self {
         Self { skew, ..Self::default() }
     }
@@ -202,7 +200,6 @@ impl History {
     }
 
     /// The order as it was saved last.
-    #[must_use]
     pub fn last(&self, id: &Id) -> Option<&Arc<Task>> {
         self.saves.get(id).and_then(|saves| saves.last()).map(|save| &save.task)
     }
@@ -218,7 +215,6 @@ impl History {
     }
 
     /// The first version of an order in a final state.
-    #[must_use]
     pub fn first_end(&self, id: &Id) -> Option<&Arc<Task>> {
         self.saves.get(id)?.iter().map(|save| &save.task).find(|task| task.process_state().is_final())
     }

@@ -58,7 +58,6 @@ enum Fate {
 }
 
 impl Faulty {
-    #[must_use]
     pub fn new(world: &Arc<World>, node: &Arc<Node>) -> Self {
         let sender = world.plan.is_real_messenger.then(|| Sender::new(world, node));
         Self { world: Arc::clone(world), node: Arc::clone(node), sender }

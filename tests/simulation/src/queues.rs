@@ -51,12 +51,10 @@ pub struct Queues {
 }
 
 impl Queues {
-    #[must_use]
     pub fn new(names: BTreeSet<String>, began: Instant, visibility: Duration) -> Self {
         Self { names, state: Mutex::default(), began, visibility }
     }
 
-    #[must_use]
     pub fn exists(&self, name: &str) -> bool {
         self.names.contains(name)
     }
@@ -158,14 +156,12 @@ impl Queues {
     }
 
     /// Number of messages that wait or are in progress, and of dead letters.
-    #[must_use]
     pub fn left(&self) -> (usize, usize) {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let queues = || state.queues.values();
         (queues().map(|q| q.messages.len()).sum(), queues().map(|q| q.dead.len()).sum())
     }
 
-    #[must_use]
     pub fn dead(&self) -> Vec<String> {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let all = state.queues.iter().flat_map(|(name, q)| q.dead.iter().map(move |m| format!("{name}: {}", m.label)));
@@ -173,7 +169,6 @@ impl Queues {
     }
 
     /// The batch as Lambda receives it.
-    #[must_use]
     pub fn event(&self, name: &str, messages: &[Message]) -> SqsEvent {
         // Any epoch will do: only differences matter.
         let ms = |at: Instant| (at - self.began).as_millis().to_string();

@@ -41,7 +41,6 @@ impl RealStore {
     ///
     /// # Panics
     /// If the endpoints in memory cannot be opened, which only a broken build does.
-    #[must_use]
     pub fn open(config: &Config) -> Self {
         let (fault, met) = (Arc::<Mutex<Option<Fault>>>::default(), Met::default());
         let (next, meets) = (Arc::clone(&fault), Arc::clone(&met));
@@ -77,7 +76,6 @@ impl RealStore {
     }
 
     /// What the adapter met so far, by its name in [`FAULTS`].
-    #[must_use]
     pub fn met(&self) -> BTreeMap<&'static str, u64> {
         lock(&self.met).clone()
     }
@@ -104,7 +102,6 @@ impl Drop for RealStore {
 }
 
 /// The configuration of one run: only names, nothing that exists outside it.
-#[must_use]
 pub fn config(shards: u16, classes: bool, pools: shared::pools::Layout) -> Config {
     Config {
         orders_table: "orders".into(),

@@ -276,7 +276,6 @@ impl World {
 
 impl Word {
     /// An outcome, and nothing else.
-    #[must_use]
     pub fn of(outcome: Outcome) -> Self {
         Self { outcome, failure: None, unsure: false }
     }

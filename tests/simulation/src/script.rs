@@ -132,19 +132,16 @@ impl fmt::Debug for Script {
 
 impl Script {
     /// The script with this input and these answers.
-    #[must_use]
     pub fn new(input: Value, answers: BTreeMap<String, Vec<Scripted>>) -> Self {
         Self { input, answers, events: Vec::new(), retold: None, http: Http::new(&Means::default()) }
     }
 
     /// The same with these events.
-    #[must_use]
     pub fn sending(self, events: Vec<Sending>) -> Self {
         Self { events, ..self }
     }
 
     /// The script of an order that is played again.
-    #[must_use]
     pub fn retelling(self, retold: Retold) -> Self {
         Self { retold: Some(retold), ..self }
     }
@@ -224,7 +221,6 @@ pub(crate) fn name_of(request: &Request) -> String {
 }
 
 /// The name of the call `name` of an order that another one, `parent`, started. The order of a call for each item has nothing but that call.
-#[must_use]
 pub fn name_below(parent: &Parent, workflow: &str, name: &str) -> String {
     let (step, item) = (&parent.step, parent.item.map(|item| format!("[{item}]")).unwrap_or_default());
     match name.strip_prefix(step.as_str()) {
@@ -235,7 +231,6 @@ pub fn name_below(parent: &Parent, workflow: &str, name: &str) -> String {
 }
 
 /// Whether the call `name` is meant by `wanted`: `lines/pick` means that of each item, and `lines[2]/pick` that of one.
-#[must_use]
 pub fn is_of(name: &str, wanted: &str) -> bool {
     let (own, all): (Vec<&str>, Vec<&str>) = (name.split('/').collect(), wanted.split('/').collect());
     let of_each = |own: &str| {

@@ -11,7 +11,6 @@ pub struct Trace {
 
 impl Trace {
     /// An empty trace; its lines can only be printed if it `keeps` them.
-    #[must_use]
     pub fn new(keeps: bool) -> Self {
         Self { hash: 0xcbf2_9ce4_8422_2325, line: String::new(), lines: keeps.then(Vec::new) }
     }
@@ -26,12 +25,10 @@ impl Trace {
         }
     }
 
-    #[must_use]
     pub fn hash(&self) -> u64 {
         self.hash
     }
 
-    #[must_use]
     pub fn into_lines(self) -> Vec<String> {
         self.lines.unwrap_or_default()
     }

@@ -140,7 +140,6 @@ pub(crate) fn begin(plan: Plan, options: &RunOptions) -> (Runtime, Arc<World>) {
 
 impl World {
     /// The world of one run, before anything has happened.
-    #[must_use]
     pub fn new(plan: Plan, options: &RunOptions) -> Self {
         let began = Instant::now();
         let pools = match plan.pools {
@@ -191,18 +190,15 @@ impl World {
     }
 
     /// Milliseconds since the run began.
-    #[must_use]
     pub fn now_ms(&self) -> u64 {
         u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    #[must_use]
     pub fn time(&self) -> Timestamp {
         time_at(self.plan.epoch, self.began, 0)
     }
 
     /// A time as seconds since the run began.
-    #[must_use]
     pub fn clock_text(&self, at: Timestamp) -> String {
         let ms = self.plan.epoch.duration_until(at).as_millis();
         format!("{}.{:03}", ms / 1000, (ms % 1000).abs())
@@ -221,13 +217,11 @@ impl World {
     }
 
     /// How long a call's trip takes, there and back, in milliseconds.
-    #[must_use]
     pub fn ways(&self, node: &str, site: &str) -> (u64, u64) {
         let mut draw = self.dice.draw(&format!("{node} {site}"));
         (draw.between(1, WAY_MS), draw.between(1, WAY_MS))
     }
 
-    #[must_use]
     pub fn label<'a>(&'a self, id: &'a Id) -> &'a str {
         self.labels.get(id).map_or(id.0.as_str(), String::as_str)
     }
@@ -258,7 +252,6 @@ impl World {
         lock(&self.history)
     }
 
-    #[must_use]
     pub fn sketch(&self, task: &Task) -> String {
         let workflow = self.definition(task);
         let steps = task.steps.iter().zip(&workflow.steps).map(|(step, spec)| {
@@ -370,14 +363,12 @@ impl World {
     }
 
     /// Whether the service of this agent is down.
-    #[must_use]
     pub fn is_out(&self, agent: &str) -> bool {
         let now = self.now_ms();
         lock(&self.outages).get(agent).is_some_and(|(from, until)| (*from..*until).contains(&now))
     }
 
     /// Whether the undo called `what` fails now.
-    #[must_use]
     pub fn does_undo_fail(&self, what: &str) -> bool {
         let now = self.now_ms();
         if let Some(until) = lock(&self.failing_undos).get(what) {
