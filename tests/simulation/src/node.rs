@@ -24,18 +24,6 @@ pub enum Role {
     Operator,
 }
 
-impl Role {
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Submit => "submit",
-            Self::Scheduler => "scheduler",
-            Self::Agent => "agent",
-            Self::Supervisor => "supervisor",
-            Self::Operator => "operator",
-        }
-    }
-}
-
 #[derive(Default)]
 struct Fate {
     dies_at: Option<Instant>,
@@ -54,7 +42,7 @@ pub struct Node {
 
 impl Node {
     pub fn new(role: Role, number: usize) -> Self {
-        let name = format!("{}-{number}", role.name());
+        let name = format!("{role:?}-{number}").to_lowercase();
         Self { role, name, life: AtomicU32::new(0), offset_ms: Arc::default(), fate: Mutex::default() }
     }
 

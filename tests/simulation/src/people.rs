@@ -3,7 +3,6 @@
 
 use crate::dice::{Class, Draw};
 use crate::history::Rule;
-use crate::node::Role;
 use crate::plan::{OrderPlan, Plan};
 use crate::port::{BUS, alert_in, post};
 use crate::queues::wait_ms;
@@ -107,7 +106,7 @@ pub(crate) async fn ask_submit<T>(
     let (answer, answered) = oneshot::channel();
     let (out, back) = world.ways("client", label);
     wait_ms(out).await;
-    world.knock(&format!("{}-{}", Role::Submit.name(), attempt % 2), knock(answer));
+    world.knock(&format!("submit-{}", attempt % 2), knock(answer));
     let answer = timeout(patience, answered).await;
     wait_ms(back).await;
     answer.ok()?.ok()
@@ -278,7 +277,13 @@ pub(crate) async fn meddle(world: Arc<World>, order: OrderPlan) {
             }
             Class::Migrate => migrate(&world, &id, &mut draw).await,
             Class::RunAgain => run_again(&world, &id, &mut draw).await,
-            _ => pause_for(&world, &id, draw.between(100, 15_000)).await,
+            _ => {
+                let ms = draw.between(100, 15_000);
+                if matches!(ask(&world, &id, What::Pause, None).await, Outcome::Applied(_) | Outcome::Repeated(_)) {
+                    wait_ms(ms).await;
+                    ask(&world, &id, What::Resume, None).await;
+                }
+            }
         }
     }
 }
@@ -446,13 +451,6 @@ fn waits(task: &Task) -> bool {
         _ => false,
     };
     task.steps.iter().any(|step| is_wait(&step.state))
-}
-
-async fn pause_for(world: &World, id: &Id, ms: u64) {
-    if matches!(ask(world, id, What::Pause, None).await, Outcome::Applied(_) | Outcome::Repeated(_)) {
-        wait_ms(ms).await;
-        ask(world, id, What::Resume, None).await;
-    }
 }
 
 /// Repairs one order whenever it is in Error, a few times.

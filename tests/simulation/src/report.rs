@@ -15,7 +15,7 @@ use std::fmt;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Maximum number of failing seeds listed in a report; all are counted.
 const LISTED: usize = 20;
@@ -132,16 +132,12 @@ pub fn simulate(settings: &Settings, from: u64, count: u64, threads: usize, prog
     let mut runs = runs.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
     runs.sort_by_key(|run| run.seed);
     let mut report = summary(&runs, calm(settings));
-    report.took_ms = ms(begin.elapsed());
+    report.took_ms = u64::try_from(begin.elapsed().as_millis()).unwrap_or(u64::MAX);
     report.smallest = runs
         .iter()
         .find(|run| !run.violations.is_empty())
         .and_then(|run| shrink(run, settings, &RunOptions::default()));
     report
-}
-
-fn ms(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// By workflow: how long an order takes without faults.
@@ -227,13 +223,8 @@ fn harm_of(class: Class, runs: &[Run], means: &[Option<f64>]) -> Harm {
     Harm { class, times, runs: hit, added_ms: is_enough.then(|| (mean(&with) - mean(&without)) as i64) }
 }
 
-/// Milliseconds shown as seconds.
-struct Seconds(u64);
-
-impl fmt::Display for Seconds {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:.1} s", self.0 as f64 / 1000.0)
-    }
+fn seconds(ms: u64) -> String {
+    format!("{:.1} s", ms as f64 / 1000.0)
 }
 
 impl fmt::Display for Report {
@@ -257,12 +248,12 @@ impl fmt::Display for Report {
         writeln!(
             f,
             "recovery time, beyond that of an order without faults: p50 {}, p99 {}, max {}",
-            Seconds(p50_ms),
-            Seconds(p99_ms),
-            Seconds(max_ms)
+            seconds(p50_ms),
+            seconds(p99_ms),
+            seconds(max_ms)
         )?;
         if let Some(Harm { class, added_ms: Some(added @ 1..), .. }) = self.harm.first() {
-            let added = Seconds(added.unsigned_abs());
+            let added = seconds(added.unsigned_abs());
             writeln!(f, "costliest fault: {class}; orders took {added} longer in runs with it than without")?;
         }
         writeln!(f, "faults and acts")?;

@@ -251,7 +251,8 @@ impl World {
         let heard = retold.answers.get(&name).and_then(|all| all.get(number).or(all.last())).unwrap_or(&of_any);
         let left = std_of(until(self.time(), request.complete_by));
         // At its own time, so that it keeps its place among events and acts.
-        let own = heard.at.filter(|_| is_calm).map(|at| at.saturating_sub(self.begun_for()));
+        let begun_for = self.began.elapsed().saturating_sub(Duration::from_millis(1));
+        let own = heard.at.filter(|_| is_calm).map(|at| at.saturating_sub(begun_for));
         let wait = own.filter(|wait| *wait < left || request.heartbeat.is_some()).unwrap_or(heard.took);
         sleep(wait).await;
         let word = heard.word.clone()?;
@@ -266,11 +267,6 @@ impl World {
             None => word,
         };
         Some(word.reply(request))
-    }
-
-    /// How long the first order has run.
-    fn begun_for(&self) -> Duration {
-        self.began.elapsed().saturating_sub(Duration::from_millis(1))
     }
 }
 

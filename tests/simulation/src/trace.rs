@@ -4,9 +4,9 @@ use std::fmt::{self, Write};
 
 #[derive(Debug)]
 pub struct Trace {
-    hash: u64,
+    pub hash: u64,
     line: String,
-    lines: Option<Vec<String>>,
+    pub lines: Option<Vec<String>>,
 }
 
 impl Trace {
@@ -23,13 +23,5 @@ impl Trace {
         if let Some(lines) = &mut self.lines {
             lines.push(self.line.clone());
         }
-    }
-
-    pub fn hash(&self) -> u64 {
-        self.hash
-    }
-
-    pub fn into_lines(self) -> Vec<String> {
-        self.lines.unwrap_or_default()
     }
 }

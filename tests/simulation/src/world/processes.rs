@@ -92,6 +92,7 @@ async fn take_orders(world: &Arc<World>, node: &Arc<Node>) {
         begins: world.plan.begins.then(Default::default),
     };
     let mut door = world.door(node);
+    let submit = &submit;
     let over_http = async {
         let mut under_way = FuturesUnordered::<BoxFuture<'_, ()>>::new();
         loop {
@@ -100,33 +101,30 @@ async fn take_orders(world: &Arc<World>, node: &Arc<Node>) {
                 Some(()) = under_way.next(), if !under_way.is_empty() => continue,
                 Some(knock) = door.recv() => knock,
             };
-            if let Knock::Event(id, Sending { name, key, data, by, .. }, answer) = knock {
-                let submit = &submit;
-                under_way.push(Box::pin(async move {
+            let work: BoxFuture<'_, ()> = match knock {
+                Knock::Event(id, Sending { name, key, data, by, .. }, answer) => Box::pin(async move {
                     let sent = match name.strip_prefix(CALLBACK) {
                         Some(step) => submit.call_back(&id, step, &key, data).await,
                         None => submit.deliver(&id, &name, &key, data, by).await.map(drop),
                     };
                     let _ = answer.send(sent);
-                }));
-            } else if let Knock::Beat(id, step, attempt, progress, answer) = knock {
-                let submit = &submit;
-                under_way.push(Box::pin(async move {
+                }),
+                Knock::Beat(id, step, attempt, progress, answer) => Box::pin(async move {
                     let _ = answer.send(submit.beat(&id, &step, attempt, progress).await);
-                }));
-            } else if let Knock::Submit(key, body, answer) = knock {
-                let submit = &submit;
-                under_way.push(Box::pin(async move {
+                }),
+                Knock::Submit(key, body, answer) => Box::pin(async move {
                     let accepted = match submit::submission::parse(body.to_string().as_bytes()) {
                         Ok(submission) => submit.accept(TENANT, &key, submission).await,
                         Err(problem) => Err(problem),
                     };
                     let _ = answer.send(accepted);
-                }));
-            }
+                }),
+                Knock::Act(..) | Knock::SetAgent(..) => continue,
+            };
+            under_way.push(work);
         }
     };
-    let by_message = pump(world, node, queues::SUBMISSIONS, |event| Box::pin(submit::queue_handler(&submit, event)));
+    let by_message = pump(world, node, queues::SUBMISSIONS, |event| Box::pin(submit::queue_handler(submit, event)));
     let ((), ()) = futures::future::join(over_http, by_message).await;
 }
 
