@@ -50,9 +50,6 @@ pub fn at(ms: i64) -> Timestamp {
 }
 
 /// The workflow of every task here: one step, by the agent `payment`.
-///
-/// # Panics
-/// Never: it is valid.
 pub fn workflow() -> Workflow {
     let text = "name = \"contract\"\n[[step]]\nname = \"pay\"\nagent = \"payment\"\ntimeout = \"5s\"\n";
     parse("contract.toml", text, Known { agents: &["payment"], inputs: &[] }).expect("a valid file")

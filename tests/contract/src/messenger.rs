@@ -147,18 +147,7 @@ async fn every_effect<P: Place>(place: &P) {
     let outcome = Outcome::Done { output: pair("x", 0).0.input };
     let reply = Reply { tenant: "tenant".into(), ..Reply::new(Id("ord_r".into()), "pay", 1, outcome) };
     let aside = aside("m", "no message", "{");
-    let alert = AlertEvent {
-        order_id: Id("ord_a".into()),
-        workflow: "contract".into(),
-        tenant: "tenant".into(),
-        step: None,
-        attempts: 1,
-        reason: "reason".into(),
-        last_error: None,
-        version: 1,
-        resubmit: "resubmit".into(),
-        runbook: "docs/runbook.md".into(),
-    };
+    let alert = AlertEvent::unreadable(&Id("ord_a".into()), "reason");
     let strain = Strain { since: at(0), last: at(0), stretch: 2, held: 10, looked_at: 30, alert_owed: true };
     let pay = request(1, "payment", "tenant");
     let effects = vec![

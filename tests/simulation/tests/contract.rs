@@ -93,14 +93,9 @@ async fn what_the_messenger_reports_under_faults_holds() {
         Err(_) => 0..=199,
     };
     let (mut sent, mut failed) = (0, 0);
+    use Class::{AlertRefused, NoticeRefused, PartialBatch, SendError, SendLost};
     for seed in seeds {
-        let rates = [
-            (Class::SendError, 0.15),
-            (Class::SendLost, 0.15),
-            (Class::PartialBatch, 0.15),
-            (Class::NoticeRefused, 0.15),
-            (Class::AlertRefused, 0.15),
-        ];
+        let rates = [SendError, SendLost, PartialBatch, NoticeRefused, AlertRefused].map(|class| (class, 0.15));
         let plan = Plan { is_real_messenger: true, rates: rates.into(), ..Plan::new(seed, &workflows(), &[], 0) };
         let ports = over(plan, &RunOptions::default());
         let mut draw = Draw::of(seed, "effects");
