@@ -24,7 +24,6 @@ mod http;
 mod rules;
 mod service;
 
-use std::fmt;
 use std::future::Future;
 use std::io;
 use std::path::Path;
@@ -41,9 +40,10 @@ pub use rules::Entry;
 pub use service::Service;
 
 /// The four services behind one listener. Clones share them.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Remotes(Arc<Inner>);
 
+#[derive(Debug)]
 struct Inner {
     ledger: Mutex<file::Ledger>,
     faults: RwLock<Arc<Faults>>,
@@ -124,11 +124,5 @@ impl Remotes {
         changed.validate()?;
         *current = Arc::new(changed);
         Ok(())
-    }
-}
-
-impl fmt::Debug for Remotes {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Remotes").finish_non_exhaustive()
     }
 }
