@@ -245,10 +245,13 @@ pub fn history(entries: &[HistoryEntry]) -> String {
     table(["at", "since", "event", "step", "try", "detail"], &rows)
 }
 
-/// The same without the time of day.
-pub fn events(entries: &[HistoryEntry]) -> String {
-    let rows: Vec<_> = entries.iter().map(|entry| event(entry, entries[0].at).map(Cell::from)).collect();
-    table(["since", "event", "step", "try", "detail"], &rows)
+/// The same without the time of day, each line behind `indent`. These entries come from a run on this machine, so
+/// [`read`] has not escaped them.
+pub fn events(entries: &[HistoryEntry], indent: &str) -> String {
+    let row = |entry: &HistoryEntry| event(entry, entries[0].at).map(|text| Cell::from(&*visible(&text)));
+    let rows: Vec<_> = entries.iter().map(row).collect();
+    let all = table(["since", "event", "step", "try", "detail"], &rows);
+    all.lines().map(|line| format!("{indent}{line}\n")).collect()
 }
 
 fn event(entry: &HistoryEntry, first: Timestamp) -> [String; 5] {
