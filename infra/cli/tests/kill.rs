@@ -360,15 +360,3 @@ fn a_list_says_how_it_goes_on() {
     all.dedup();
     assert_eq!(all.len(), 3, "{first}{second}");
 }
-
-// The reader of its output closes the pipe after the first line, as in `stepwarden up | head -1`.
-#[test]
-fn the_first_line_of_up_is_its_url_and_it_answers() {
-    let dir = directory();
-    let up = Up::start(dir.path(), &["--port", "0", "--memory"]);
-    let port: BTreeSet<&str> = up.url.split("http://127.0.0.1:").collect();
-    assert!(port.iter().any(|p| p.parse::<u16>().is_ok_and(|p| p > 0)), "{}", up.url);
-    let get = async { common::http().get(format!("{}/orders", up.url)).send().await };
-    let answer = tokio::runtime::Runtime::new().unwrap().block_on(get).unwrap();
-    assert_eq!(answer.status(), 200);
-}
