@@ -79,8 +79,7 @@ impl DynamoStore {
             }
         }
         let from = crate::batch_get::Source::consistent(&self.orders_table);
-        let items: Result<Vec<_>, Error> =
-            self.reads.get_all(from, &keys, |_| what.clone()).await.into_iter().collect();
+        let items: Result<Vec<_>, Error> = self.get_all(from, &keys, |_| what.clone()).await.into_iter().collect();
         items?.iter().flatten().next().map(Kept::of).transpose()
     }
 

@@ -256,7 +256,7 @@ impl DynamoStore {
         let key = |version: &u64| Item::from([("pk".into(), s(entry_key(name, *version)))]);
         let keys: Vec<Item> = versions.iter().map(key).collect();
         let what = |n: usize| format!("change {} of workflow `{name}`", versions[n]);
-        let read = self.reads.get_all(Source::consistent(&self.state_table), &keys, what).await;
+        let read = self.get_all(Source::consistent(&self.state_table), &keys, what).await;
         let mut entries = Vec::with_capacity(read.len());
         for (n, item) in read.into_iter().enumerate() {
             let Some(item) = item? else { continue };

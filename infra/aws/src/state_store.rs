@@ -1,6 +1,6 @@
 //! The StateStore on DynamoDB: one conditional write per transition.
 
-use crate::batch_get::{Reads, Source};
+use crate::batch_get::Source;
 use crate::config::Config;
 use crate::item::{self, Item, corrupt, from_cursor, n, s, to_cursor};
 use crate::lease_store::DynamoLeases;
@@ -53,7 +53,6 @@ pub struct DynamoStore {
     pub(crate) shards: u16,
     pub(crate) retention: SignedDuration,
     leases: DynamoLeases,
-    pub(crate) reads: Reads,
     /// Whether ids are kept separately, and as of when.
     keeps_ids: Arc<Mutex<Option<(bool, Timestamp)>>>,
 }
@@ -64,7 +63,6 @@ impl DynamoStore {
     pub fn new(client: Caller<Client>, config: &Config) -> Self {
         Self {
             leases: DynamoLeases::new(client.clone(), &config.state_table),
-            reads: Reads(client.clone()),
             client,
             orders_table: config.orders_table.clone(),
             state_table: config.state_table.clone(),
@@ -77,7 +75,7 @@ impl DynamoStore {
 
     /// The item under `pk` in the state table, read consistently; `what` names it in errors.
     pub(crate) async fn record(&self, pk: &str, what: &str) -> Result<Option<Item>, Error> {
-        self.reads.get(Source::consistent(&self.state_table), Item::from([("pk".into(), s(pk))]), what).await
+        self.get(Source::consistent(&self.state_table), Item::from([("pk".into(), s(pk))]), what).await
     }
 
     pub(crate) fn query(&self, index: &str) -> QueryInputBuilder {
@@ -219,7 +217,7 @@ impl DynamoStore {
                 keys.push(key);
             }
         }
-        let items = self.reads.get_written_once(&self.orders_table, &keys, |_| format!("order {}", task.id)).await;
+        let items = self.get_written_once(&self.orders_table, &keys, |_| format!("order {}", task.id)).await;
         let items: Result<Vec<_>, Error> = items.into_iter().collect();
         Ok(items?.into_iter().flatten().next())
     }
@@ -268,7 +266,7 @@ impl StateStore for DynamoStore {
     async fn load_all(&self, ids: &[Id]) -> Vec<Result<Option<Task>, Error>> {
         let keys: Vec<_> = ids.iter().map(|id| Item::from([("pk".into(), s(&id.0))])).collect();
         let from = Source::consistent(&self.state_table);
-        let items = self.reads.get_all(from, &keys, |n| format!("task {}", ids[n])).await;
+        let items = self.get_all(from, &keys, |n| format!("task {}", ids[n])).await;
         items.into_iter().map(|item| item?.as_ref().map(item::to_task).transpose()).collect()
     }
 
@@ -382,7 +380,7 @@ impl StateStore for DynamoStore {
     async fn orders(&self, tasks: &[&Task]) -> Vec<Result<Option<Order>, Error>> {
         let keys: Vec<_> = tasks.iter().map(|task| self.order_key(task, self.order_buckets)).collect();
         let what = |n: usize| format!("order {}", tasks[n].id);
-        let mut items = self.reads.get_written_once(&self.orders_table, &keys, what).await;
+        let mut items = self.get_written_once(&self.orders_table, &keys, what).await;
         for (task, item) in tasks.iter().zip(&mut items) {
             if matches!(item, Ok(None)) {
                 *item = self.order_of_fewer_buckets(task).await;
@@ -403,7 +401,7 @@ impl StateStore for DynamoStore {
         let keys: Vec<_> =
             hashes.iter().map(|hash| Item::from([("pk".into(), s(item::output_key(id, hash)))])).collect();
         let what = |n: usize| format!("output {} of task {id}", hashes[n]);
-        let items = self.reads.get_written_once(&self.state_table, &keys, what).await;
+        let items = self.get_written_once(&self.state_table, &keys, what).await;
         let text = |(hash, item): (&Hash, Result<Option<Item>, Error>)| {
             let text = item?.and_then(|mut item| item.remove("output"));
             let text = text.and_then(|text| if let AttributeValue::S(text) = text { Some(text) } else { None });
