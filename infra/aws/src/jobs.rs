@@ -4,7 +4,7 @@
 use crate::control::json;
 use crate::item::{self, Item, corrupt, n, s};
 use crate::list::{Filter, MAX_PAGE, Unreadable};
-use crate::state_store::{ATTENTION_INDEX, DUE_INDEX, DynamoStore};
+use crate::state_store::{DUE_INDEX, DynamoStore};
 use aws_sdk_dynamodb::types::{Put, TransactWriteItem};
 use shared::job::{Job, JobId, KEPT, Page};
 use shared::json::read_own;
@@ -72,9 +72,7 @@ impl DynamoStore {
     /// # Errors
     /// The table failed, or the cursor is not one of ours.
     pub async fn jobs(&self, limit: usize, cursor: Option<&str>) -> Result<(Vec<JobId>, Option<String>), Error> {
-        let query = self.query(ATTENTION_INDEX).key_condition_expression("attention = :value");
-        let query = query.expression_attribute_values(":value", s(ATTENTION_JOB)).scan_index_forward(false);
-        let found = self.ids(query, limit, cursor, "the cursor").await?;
+        let found = self.attention_part(ATTENTION_JOB, limit, cursor, "the cursor").await?;
         Ok((found.ids.into_iter().map(|id| JobId(id.0)).collect(), found.next))
     }
 }
