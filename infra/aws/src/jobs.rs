@@ -4,7 +4,7 @@
 use crate::control::json;
 use crate::item::{self, Item, corrupt, n, s};
 use crate::list::{Filter, MAX_PAGE, Unreadable};
-use crate::state_store::{DUE_INDEX, DynamoStore};
+use crate::state_store::{DUE_INDEX, DynamoStore, put};
 use aws_sdk_dynamodb::types::{Put, TransactWriteItem};
 use shared::job::{Job, JobId, KEPT, Page};
 use shared::json::read_own;
@@ -47,12 +47,11 @@ fn to_job(item: &Item) -> Result<Job, Error> {
 
 impl DynamoStore {
     fn put_page(&self, job: &Job, number: u32, page: &Page) -> TransactWriteItem {
-        let put = Put::builder()
+        put(Put::builder()
             .table_name(&self.state_table)
             .item("pk", s(page_key(&job.id, number)))
             .item("page", json(page))
-            .item("ttl", n(plus(job.created_at, KEPT).as_second()));
-        TransactWriteItem::builder().put(put.build().expect("all its parts are set")).build()
+            .item("ttl", n(plus(job.created_at, KEPT).as_second())))
     }
 
     /// Stores a new job with its pages; false if there is one with this id.
@@ -60,11 +59,10 @@ impl DynamoStore {
     /// # Errors
     /// The table failed.
     pub async fn create_job(&self, job: &Job, pages: &[Page]) -> Result<bool, Error> {
-        let put = Put::builder().table_name(&self.state_table).set_item(Some(from_job(job)));
-        let put = put.condition_expression("attribute_not_exists(pk)").build().expect("all its parts are set");
+        let first = Put::builder().table_name(&self.state_table).set_item(Some(from_job(job)));
+        let first = put(first.condition_expression("attribute_not_exists(pk)"));
         let pages = (0u32..).zip(pages).map(|(number, page)| self.put_page(job, number, page));
-        let all = std::iter::once(TransactWriteItem::builder().put(put).build()).chain(pages).collect();
-        self.transact(all, &format!("creating job {}", job.id)).await
+        self.transact(std::iter::once(first).chain(pages).collect(), &format!("creating job {}", job.id)).await
     }
 
     /// The ids of up to `limit` jobs, the newest first, from `cursor` on.
@@ -100,14 +98,13 @@ impl JobStore for DynamoStore {
     }
 
     async fn save_job(&self, job: &Job, seen: u64, page: Option<(u32, &Page)>) -> Result<bool, Error> {
-        let put = Put::builder()
+        let next = put(Put::builder()
             .table_name(&self.state_table)
             .set_item(Some(from_job(job)))
             .condition_expression("version = :seen")
-            .expression_attribute_values(":seen", n(seen));
-        let put = TransactWriteItem::builder().put(put.build().expect("all its parts are set")).build();
+            .expression_attribute_values(":seen", n(seen)));
         let page = page.map(|(number, page)| self.put_page(job, number, page));
-        self.transact(std::iter::once(put).chain(page).collect(), &format!("saving job {}", job.id)).await
+        self.transact(std::iter::once(next).chain(page).collect(), &format!("saving job {}", job.id)).await
     }
 
     async fn matching(&self, filter: &Filter, now: Timestamp, cursor: Option<&str>) -> Result<Listed, Error> {
