@@ -131,7 +131,7 @@ async fn reply<M: Messenger>(messenger: &M, ready: Vec<Done>, response: &mut Res
         if let Err(error) = sent {
             span.fail("unavailable");
             tracing::warn!(message.id = %id, error = %Chain(&error), "a reply was not sent; its request will be redelivered");
-            response.fail(id);
+            response.add_failure(id);
         }
     }
 }

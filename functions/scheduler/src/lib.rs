@@ -87,7 +87,7 @@ pub async fn handler<S: StateStore, M: Messenger>(engine: &Engine<S, M>, event: 
             Err(error @ (Error::Unavailable { .. } | Error::TooLarge { .. })) => {
                 span.fail("unavailable");
                 tracing::warn!(message.id = %record.message_id, error = %Chain(&error), "a message will be redelivered");
-                response.fail(&record.message_id);
+                response.add_failure(&record.message_id);
             }
         }
     }
