@@ -1,8 +1,8 @@
 //! Goal: docs/failure-modes.md is right. Method: every row names a test that exists and is not ignored, and every test
 //! of the files below, which inject faults into the whole system, is named by a row.
 
+use crate::support::page::read;
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 
 /// Files whose tests must all be in the table.
 const FAULTS: [&str; 4] = ["tests/system.rs", "tests/poison.rs", "tests/race.rs", "tests/pools.rs"];
@@ -39,12 +39,8 @@ struct Row {
     test: String,
 }
 
-fn read(path: &str) -> Option<String> {
-    std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path)).ok()
-}
-
 fn rows() -> Vec<Row> {
-    let page = read("docs/failure-modes.md").expect("docs/failure-modes.md");
+    let page = read("docs/failure-modes.md");
     let mut section = String::new();
     let mut rows = Vec::new();
     for line in page.lines() {
@@ -98,9 +94,7 @@ fn every_failure_mode_names_a_test_that_runs() {
     let mut sources: BTreeMap<String, Vec<String>> = BTreeMap::new();
     let mut seen = BTreeSet::new();
     for Row { section, fault, who, file, test } in &rows {
-        let known = sources.entry(file.clone()).or_insert_with(|| {
-            tests(&read(file).unwrap_or_else(|| panic!("{section}, {fault}: there is no file {file}")))
-        });
+        let known = sources.entry(file.clone()).or_insert_with(|| tests(&read(file)));
         assert!(known.contains(test), "{section}, {fault}: {file} has no test `{test}` that runs");
         assert!(who.split(", ").all(|one| WHO.contains(&one)), "{section}, {fault}: who is `{who}`?");
         assert!(seen.insert((section, fault)), "{section}, {fault}: twice");
@@ -113,7 +107,7 @@ fn every_test_that_injects_a_fault_has_a_row() {
     let rows = rows();
     let named: BTreeSet<_> = rows.iter().map(|row| (row.file.as_str(), row.test.as_str())).collect();
     for file in FAULTS {
-        for test in tests(&read(file).expect(file)) {
+        for test in tests(&read(file)) {
             let is_named = named.contains(&(file, test.as_str())) || NO_FAULT.contains(&test.as_str());
             assert!(is_named, "{file}: `{test}` has no row in docs/failure-modes.md");
         }
