@@ -2,7 +2,7 @@
 //! real handler behind the real listener, over the embedded endpoints, whose calls and items are counted.
 
 use crate::support::world::World;
-use crate::support::{northwind, three_noops};
+use crate::support::{listen, northwind, three_noops};
 use edge::problem::CODES;
 use futures::FutureExt;
 use futures::future::join_all;
@@ -38,8 +38,7 @@ impl Api {
             let submit = Arc::clone(&submit);
             async move { submit::http::handler(&submit, event).await }.boxed()
         });
-        let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
-        let url = format!("http://{}", listener.local_addr().unwrap());
+        let (listener, url) = listen().await;
         let (access, token) = stepwarden_local::access::Access::open(&Default::default()).unwrap();
         tokio::spawn(stepwarden_local::http::serve(listener, handler, Arc::new(access), std::future::pending()));
         Self { world, url, http: crate::support::http(&token) }
@@ -352,20 +351,6 @@ async fn a_store_that_is_away_is_answered_with_try_again() {
     assert_eq!(api.kept().await.0, 2);
 }
 
-// F1, F3: the submitter whose first answer was lost still gets the notice that its order was received.
-#[tokio::test(flavor = "multi_thread")]
-async fn the_notice_of_receipt_is_sent_when_the_first_answer_was_lost() {
-    let api = Api::start().await;
-    let body = json!({"workflow": "noops", "reply_queue": "shop", "input": {}}).to_string();
-    // The first submission dies between the transaction and its messages.
-    api.world.faults("SendMessageBatch", |_, _| Some(Fault::InternalError));
-    assert_eq!(api.send(api.post(Some(b"key"), body.clone())).await.status, 202);
-    api.world.no_faults();
-    assert_eq!(crate::support::queued(&api.world.endpoints, "notices-shop"), 0);
-    assert_eq!(api.send(api.post(Some(b"key"), body)).await.status, 202);
-    assert_eq!(crate::support::queued(&api.world.endpoints, "notices-shop"), 1);
-}
-
 // The reader of a queue sees the notices of every order that names it. So only orders of its tenants may name it, over
 // HTTP and by message, and other tenants do not learn that it exists.
 #[tokio::test(flavor = "multi_thread")]
@@ -538,18 +523,10 @@ async fn a_trace_goes_with_the_order() {
     assert_eq!(status.body["traceparent"], TRACE);
 
     // By message too; a malformed trace context is ignored.
-    api.world
-        .send(
-            "submissions",
-            &json!({"idempotency_key": "m", "traceparent": TRACE, "workflow": "noops", "input": {}}).to_string(),
-        )
-        .await;
-    api.world
-        .send(
-            "submissions",
-            &json!({"idempotency_key": "n", "traceparent": 5, "workflow": "noops", "input": {}}).to_string(),
-        )
-        .await;
+    for (key, trace) in [("m", json!(TRACE)), ("n", json!(5))] {
+        let body = json!({"idempotency_key": key, "traceparent": trace, "workflow": "noops", "input": {}});
+        api.world.send("submissions", &body.to_string()).await;
+    }
     assert!(api.world.deliver("submissions", engine).await);
     let task = async |key: &str| api.world.task(&shared::order::Id::derive("default", key)).await;
     assert_eq!(task("m").await.traceparent.as_deref(), Some(TRACE));

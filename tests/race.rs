@@ -357,16 +357,6 @@ async fn try_deliver(world: &World, queue: &str, engine: &Engine) -> bool {
             true
         };
     }
-    let text = |text: &Option<String>| text.clone().unwrap_or_default();
-    let bodies: Vec<_> = messages.iter().map(|m| (text(&m.message_id), text(&m.body))).collect();
-    let borrowed: Vec<_> = bodies.iter().map(|(id, body)| (id.as_str(), body.as_str())).collect();
-    let response = world.handle(queue, engine, event(queue, &borrowed)).await;
-    for message in &messages {
-        let id = text(&message.message_id);
-        if !response.batch_item_failures.iter().any(|f| f.item_identifier == id) {
-            let delete = world.clients.sqs.delete_message().queue_url(world.url(queue));
-            let _ = delete.receipt_handle(text(&message.receipt_handle)).send().await;
-        }
-    }
+    world.deliver_all(queue, engine, &messages).await;
     true
 }

@@ -265,8 +265,7 @@ async fn what_cannot_be_read_closes_its_own_name_until_it_is_mended() {
     assert_eq!(system.put(&three_noops("20s")).await, hash);
     assert_eq!(by_message(&system, &submit, "damaged", NAME).await, (false, 0), "put again, it can be read");
 
-    let delete = system.world.clients.dynamodb.delete_item().table_name(&system.world.config.state_table);
-    delete.key("pk", AttributeValue::S(format!("workflow#{hash}"))).send().await.unwrap();
+    system.remove(&hash).await;
     let late = system.instance("late");
     assert_eq!(accept(&late, "missing", Some(NAME)).await.unwrap_err().code, "unavailable");
     system.put(&three_noops("20s")).await;
@@ -349,7 +348,7 @@ impl System {
         self.operator.engine.store.workflow(hash).await.unwrap().is_some()
     }
 
-    /// What a version that stored no calls left.
+    /// Removes a definition from the table.
     async fn remove(&self, hash: &Hash) {
         let delete = self.world.clients.dynamodb.delete_item().table_name(&self.world.config.state_table);
         delete.key("pk", AttributeValue::S(format!("workflow#{hash}"))).send().await.unwrap();

@@ -625,7 +625,7 @@ fn what_a_partition_refuses_is_found_by_a_later_sweep() {
 
 /// A limit that a rate of orders may reach.
 struct Limit {
-    what: &'static str,
+    what: String,
     /// What one order per second needs of it.
     each: f64,
     /// What the template and a new account provide.
@@ -643,7 +643,11 @@ fn limits() -> Vec<Limit> {
     let prices = Prices::read();
     let seconds = |name: &str| prices.of("order", name) / 1000.0;
     let (alone, ten) = (seconds("alone_ms"), seconds("ten_ms"));
-    let limit = |what, each, now, most, setting| Limit { what, each, now, most, setting };
+    let limit = |what: &str, each, now, most, setting| Limit { what: what.to_owned(), each, now, most, setting };
+    let units = |kind: &str, of: &str, each, now| {
+        let setting = "warm throughput; the quota of a table";
+        limit(&format!("{kind} units per second of {of}"), each, now, 40_000.0, setting)
+    };
     vec![
         limit(
             "submissions per second, over HTTP",
@@ -652,20 +656,8 @@ fn limits() -> Vec<Limit> {
             10_000.0,
             "`ApiRateLimit`; the account's quota of 10,000; orders by message",
         ),
-        limit(
-            "write units per second of table `state`",
-            6.0,
-            4000.0,
-            40_000.0,
-            "warm throughput; the quota of a table",
-        ),
-        limit(
-            "write units per second of table `orders`",
-            2.0,
-            4000.0,
-            40_000.0,
-            "warm throughput; the quota of a table",
-        ),
+        units("write", "table `state`", 6.0, 4000.0),
+        units("write", "table `orders`", 2.0, 4000.0),
         limit(
             "write units per second of index `due`",
             2.0,
@@ -673,20 +665,8 @@ fn limits() -> Vec<Limit> {
             40_000.0,
             "warm throughput of the index; its quota",
         ),
-        limit(
-            "read units per second of table `state`, if schedulers take turns",
-            4.0,
-            12_000.0,
-            40_000.0,
-            "warm throughput; the quota of a table",
-        ),
-        limit(
-            "read units per second of table `orders`, if schedulers take turns",
-            1.5,
-            12_000.0,
-            40_000.0,
-            "warm throughput; the quota of a table",
-        ),
+        units("read", "table `state`, if schedulers take turns", 4.0, 12_000.0),
+        units("read", "table `orders`, if schedulers take turns", 1.5, 12_000.0),
         limit("shards: 1,000 entries per second each", 2.0 / PARTITION_WRITES, 4.0, 256.0, "`Shards`"),
         limit("buckets: 1,000 write units per second each", 2.0 / PARTITION_WRITES, 4.0, 256.0, "`OrderBuckets`"),
         limit("concurrent batches of Wakes", 0.1 * ten, 20.0, 1000.0, "`SchedulerConcurrency`"),

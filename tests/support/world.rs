@@ -7,7 +7,7 @@ use aws_lambda_events::event::sqs::SqsEvent;
 use aws_sdk_sqs::types::{Message, MessageSystemAttributeName};
 use serde_json::{Value, json};
 use shared::engine::Observer;
-use shared::order::Id;
+use shared::order::{DEFAULT_TENANT, Id};
 use shared::ports::StateStore;
 use shared::task::Task;
 use shared::time::{SignedDuration, Timestamp};
@@ -18,6 +18,7 @@ use stepwarden_aws::{Clients, Config, Engine, SqsMessenger, observed_engine, sch
 use stepwarden_embedded::{Call, Endpoints, Fault, FaultHook};
 use stepwarden_remotes::Remotes;
 use submit::Submit;
+use submit::problem::Problem;
 
 /// Queues whose messages advance an order.
 pub const QUEUES: [&str; 19] = [
@@ -90,11 +91,7 @@ impl World {
             instance: "submit".into(),
         };
         config.queue_prefix = schema::create(&clients, &config, "stepwarden-", 60).await.unwrap();
-        let remotes = Remotes::open(None).unwrap();
-        let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
-        let url = format!("http://{}", listener.local_addr().unwrap());
-        let served = remotes.clone();
-        tokio::spawn(async move { served.serve(listener, std::future::pending()).await });
+        let (remotes, url) = super::remotes().await;
         let offset_ms = Arc::new(AtomicI64::new(0));
         let started = (Timestamp::now(), tokio::time::Instant::now());
         let clock = clock(started, &offset_ms);
@@ -106,7 +103,7 @@ impl World {
             reply_queues: config.reply_queues.clone(),
             shards: 1,
             scopes: Default::default(),
-            queue_tenant: shared::order::DEFAULT_TENANT.into(),
+            queue_tenant: DEFAULT_TENANT.into(),
             begins: None,
         });
         let settings = Settings { skew: config.clock_skew, breaker: breaker::Settings::default() };
@@ -138,9 +135,14 @@ impl World {
 
     /// Submits in this process.
     pub async fn accept(&self, workflow: &str, key: &str, input: Value) -> Id {
-        let body = json!({"workflow": workflow, "input": input}).to_string();
-        let submission = submit::submission::parse(body.as_bytes()).unwrap();
-        self.submit.accept(shared::order::DEFAULT_TENANT, key, submission).await.unwrap()
+        let body = json!({"workflow": workflow, "input": input});
+        self.try_accept(DEFAULT_TENANT, key, &body).await.unwrap()
+    }
+
+    /// Submits `body` for a tenant.
+    pub async fn try_accept(&self, tenant: &str, key: &str, body: &Value) -> Result<Id, Problem> {
+        let submission = submit::submission::parse(body.to_string().as_bytes()).unwrap();
+        self.submit.accept(tenant, key, submission).await
     }
 
     pub async fn task(&self, id: &Id) -> Task {
@@ -169,15 +171,19 @@ impl World {
         receive.wait_time_seconds(0).send().await.unwrap().messages.unwrap_or_default()
     }
 
-    /// Delivers one batch of a queue to its function; false if there was none. Failed messages are visible again at
-    /// once.
+    /// Delivers one batch of a queue to its function; false if there was none.
     pub async fn deliver(&self, queue: &str, engine: &Engine) -> bool {
         let messages = self.receive_whole(queue).await;
-        if messages.is_empty() {
-            return false;
+        if !messages.is_empty() {
+            self.deliver_all(queue, engine, &messages).await;
         }
-        let response = self.handle(queue, engine, whole_event(queue, &messages)).await;
-        for message in &messages {
+        !messages.is_empty()
+    }
+
+    /// Delivers these messages of a queue to its function. Failed messages are visible again at once.
+    pub async fn deliver_all(&self, queue: &str, engine: &Engine, messages: &[Message]) {
+        let response = self.handle(queue, engine, whole_event(queue, messages)).await;
+        for message in messages {
             let (id, receipt) = (message.message_id().unwrap(), message.receipt_handle().unwrap());
             let failed = response.batch_item_failures.iter().any(|f| f.item_identifier == id);
             let (sqs, url) = (&self.clients.sqs, self.url(queue));
@@ -189,7 +195,6 @@ impl World {
                 let _ = sqs.delete_message().queue_url(url).receipt_handle(receipt).send().await;
             }
         }
-        true
     }
 
     /// The function of a queue on one batch.

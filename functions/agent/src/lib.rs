@@ -135,7 +135,7 @@ async fn reply(messenger: &dyn Messenger, ready: Vec<Done>, response: &mut Respo
         if let Err(error) = sent {
             span.fail("unavailable");
             tracing::warn!(message.id = %id, error = %Chain(&error), "a reply was not sent; its request will be redelivered");
-            response.fail(id);
+            response.add_failure(id);
         }
     }
 }

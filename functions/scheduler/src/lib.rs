@@ -89,7 +89,7 @@ pub fn handler(engine: &Engine, event: SqsEvent) -> BoxFuture<'_, Response> {
                 Err(error @ (Error::Unavailable { .. } | Error::TooLarge { .. })) => {
                     span.fail("unavailable");
                     tracing::warn!(message.id = %record.message_id, error = %Chain(&error), "a message will be redelivered");
-                    response.fail(&record.message_id);
+                    response.add_failure(&record.message_id);
                 }
             }
         }

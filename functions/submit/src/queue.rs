@@ -55,21 +55,21 @@ pub fn handler(submit: &Submit, event: SqsEvent) -> BoxFuture<'_, Response> {
                     ids.push(record.message_id.clone());
                 }
                 // Only an outage is worth a redelivery; a damaged record stays damaged.
-                Err(problem) if problem.code == "unavailable" => response.fail(&record.message_id),
+                Err(problem) if problem.code == "unavailable" => response.add_failure(&record.message_id),
                 Err(problem) => aside.push((record, why(&problem))),
             }
         }
         for n in traces::sending(senders, submit.announce(news)).await {
-            response.fail(&ids[n]);
+            response.add_failure(&ids[n]);
         }
         // After the orders, which they may be for; one by one, because events of one order would race.
         for record in events {
             match deliver(submit, &record.body).await {
                 Ok(()) => {}
-                Err(problem) if problem.code == "unavailable" || is_soon(&problem) => response.fail(&record.message_id),
+                Err(problem) if problem.code == "unavailable" || is_soon(&problem) => response.add_failure(&record.message_id),
                 // Its order may be in this queue and come later.
                 Err(problem) if problem.code == "no_such_order" && !record.is_redelivered => {
-                    response.fail(&record.message_id);
+                    response.add_failure(&record.message_id);
                 }
                 Err(problem) => aside.push((record, why(&problem))),
             }

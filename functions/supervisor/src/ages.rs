@@ -95,7 +95,7 @@ pub async fn waits(store: &DynamoStore, now: Timestamp) -> Result<Waits, Error> 
     let oldest = since.filter_map(|step| step.turn).min();
     let oldest = oldest.map_or(0.0, |since| since.duration_until(now).as_secs_f64().max(0.0));
     let orders = u32::try_from(found.len()).unwrap_or(u32::MAX);
-    WAITING_ORDERS.stands_at(orders);
+    WAITING_ORDERS.set(f64::from(orders));
     OLDEST_WAIT_AGE.set(oldest);
     Ok(Waits { orders, oldest })
 }

@@ -3,7 +3,7 @@
 
 use crate::control::json;
 use crate::item::{self, Item, corrupt, n, s};
-use crate::state_store::{ATTENTION_INDEX, DUE_INDEX, DynamoStore};
+use crate::state_store::{DUE_INDEX, DynamoStore, put};
 use aws_sdk_dynamodb::types::{Put, TransactWriteItem};
 use shared::job::{Job, JobId, KEPT, Page};
 use shared::json::read_own;
@@ -46,12 +46,11 @@ fn to_job(item: &Item) -> Result<Job, Error> {
 
 impl DynamoStore {
     fn put_page(&self, job: &Job, number: u32, page: &Page) -> TransactWriteItem {
-        let put = Put::builder()
+        put(Put::builder()
             .table_name(&self.state_table)
             .item("pk", s(page_key(&job.id, number)))
             .item("page", json(page))
-            .item("ttl", n(plus(job.created_at, KEPT).as_second()));
-        TransactWriteItem::builder().put(put.build().expect("all its parts are set")).build()
+            .item("ttl", n(plus(job.created_at, KEPT).as_second())))
     }
 
     /// Stores a new job with its pages; false if there is one with this id.
@@ -59,11 +58,10 @@ impl DynamoStore {
     /// # Errors
     /// The table failed.
     pub async fn create_job(&self, job: &Job, pages: &[Page]) -> Result<bool, Error> {
-        let put = Put::builder().table_name(&self.state_table).set_item(Some(from_job(job)));
-        let put = put.condition_expression("attribute_not_exists(pk)").build().expect("all its parts are set");
+        let first = Put::builder().table_name(&self.state_table).set_item(Some(from_job(job)));
+        let first = put(first.condition_expression("attribute_not_exists(pk)"));
         let pages = (0u32..).zip(pages).map(|(number, page)| self.put_page(job, number, page));
-        let all = std::iter::once(TransactWriteItem::builder().put(put).build()).chain(pages).collect();
-        self.transact(all, &format!("creating job {}", job.id)).await
+        self.transact(std::iter::once(first).chain(pages).collect(), &format!("creating job {}", job.id)).await
     }
 
     /// The ids of up to `limit` jobs, the newest first, from `cursor` on.
@@ -71,9 +69,7 @@ impl DynamoStore {
     /// # Errors
     /// The table failed, or the cursor is not one of ours.
     pub async fn jobs(&self, limit: usize, cursor: Option<&str>) -> Result<(Vec<JobId>, Option<String>), Error> {
-        let query = self.query(ATTENTION_INDEX).key_condition_expression("attention = :value");
-        let query = query.expression_attribute_values(":value", s(ATTENTION_JOB)).scan_index_forward(false);
-        let found = self.ids(query, limit, cursor, "the cursor").await?;
+        let found = self.attention_part(ATTENTION_JOB, limit, cursor, "the cursor").await?;
         Ok((found.ids.into_iter().map(|id| JobId(id.0)).collect(), found.next))
     }
 
@@ -115,13 +111,12 @@ impl DynamoStore {
     /// # Errors
     /// The table failed.
     pub async fn save_job(&self, job: &Job, seen: u64, page: Option<(u32, &Page)>) -> Result<bool, Error> {
-        let put = Put::builder()
+        let next = put(Put::builder()
             .table_name(&self.state_table)
             .set_item(Some(from_job(job)))
             .condition_expression("version = :seen")
-            .expression_attribute_values(":seen", n(seen));
-        let put = TransactWriteItem::builder().put(put.build().expect("all its parts are set")).build();
+            .expression_attribute_values(":seen", n(seen)));
         let page = page.map(|(number, page)| self.put_page(job, number, page));
-        self.transact(std::iter::once(put).chain(page).collect(), &format!("saving job {}", job.id)).await
+        self.transact(std::iter::once(next).chain(page).collect(), &format!("saving job {}", job.id)).await
     }
 }
