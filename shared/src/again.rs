@@ -10,6 +10,7 @@ use crate::outputs::{MAX_ALL_BESIDE, MAX_COUNT_BESIDE};
 use crate::step::{Direction, State, Step};
 use crate::task::{Phase, Task};
 use crate::workflow::{Step as Spec, Workflow};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::fmt;
@@ -213,17 +214,17 @@ fn ran_before(task: &Task, workflow: &Workflow, index: usize, all: &BTreeSet<usi
 }
 
 /// What running again would mean for an order's steps, as lists of names.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Plan {
-    /// All that are done again, in the order of the file.
+    /// All steps that are done again.
     pub again: Vec<String>,
-    /// Those that are undone first, in this order. Then they get new idempotency keys.
+    /// Those that are undone before, in that order.
     pub undone_first: Vec<String>,
-    /// Those that may have run and have no undo, so that what they did stays.
+    /// Those that may have run and have no undo: what they did stays.
     pub stays: Vec<String>,
-    /// Those that get a new key.
+    /// Those that get a new idempotency key.
     pub new_keys: Vec<String>,
-    /// Those that keep the old key: a service that knows it repeats its answer and does nothing.
+    /// Those that keep their key: a service that knows it answers as before and does nothing.
     pub old_keys: Vec<String>,
     /// Those whose order is undone, and that start another one.
     pub new_orders: Vec<String>,

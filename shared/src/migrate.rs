@@ -19,6 +19,7 @@ use crate::time::{SignedDuration, Timestamp, plus};
 use crate::workflow::wait::Wait;
 use crate::workflow::{Hash, Step as Spec, Work, Workflow};
 use jiff::fmt::serde::timestamp::millisecond;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -396,19 +397,19 @@ fn rename(next: &mut Task, old: &Workflow, new: &Workflow) {
 }
 
 /// What a migration would mean for an order's steps, as lists of names.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Plan {
-    /// Tried but unsettled; they are tried again.
+    /// Tried and not settled: they are tried again.
     pub again: Vec<String>,
-    /// Not begun, and left out.
+    /// Not begun, and not in the new definition.
     pub left_out: Vec<String>,
-    /// They may have run, and are undone in another way.
+    /// They may have run, and an undo of the order would undo them differently from before.
     pub undone_differently: Vec<String>,
-    /// New ones.
+    /// Only in the new definition.
     pub added: Vec<String>,
-    /// Not begun, and done in another way.
+    /// Not begun, and done differently from before.
     pub changed: Vec<String>,
-    /// A sentence per value they read that a settled step did not return.
+    /// Values that later steps read from settled steps that did not return them, one sentence each.
     pub doubts: Vec<String>,
 }
 
