@@ -5,6 +5,7 @@ use crate::act::{self, Body, MAX_BY, MAX_REASON, Why, unavailable};
 use crate::list::Wanted;
 use crate::migrate;
 use crate::workflows::MAX_HASH;
+use edge::http::idempotency_key;
 use edge::problem::{self, Problem};
 use edge::query::number;
 use edge::whole_number;
@@ -27,8 +28,6 @@ use stepwarden_aws::list::MAX_CURSOR;
 
 /// Largest body that starts a job, in bytes: with as many ids as it may name.
 pub const MAX_BODY: usize = 256 * 1024;
-/// Longest idempotency key, in characters.
-const MAX_KEY: usize = 200;
 /// Length of an id, in characters.
 const ID: usize = 30;
 /// Most orders of a job that selects by a filter and gives no limit.
@@ -176,7 +175,7 @@ impl Operator {
     /// An invalid field, too many jobs, or the store failed.
     pub async fn start_job(&self, key: Option<&str>, start: &Start, subject: Option<&str>) -> Result<Status, Problem> {
         let (by, reason) = act::who_and_why(subject, start.by.as_deref(), start.reason.as_deref())?;
-        let id = JobId::derive(check_key(key)?);
+        let id = JobId::derive(idempotency_key(key, "job")?);
         let asked = content(start, &by, &reason);
         if let Some(known) = self.engine.store.job(&id).await.map_err(|e| unavailable(&e))? {
             return self.recognised(&known, &asked);
@@ -475,15 +474,4 @@ fn check_value(field: &'static str, value: Option<&Value>, most: usize) -> Resul
         return Err(problem::invalid_field(field, "is nested too deeply"));
     }
     Ok(())
-}
-
-fn check_key(key: Option<&str>) -> Result<&str, Problem> {
-    let how = "send a header Idempotency-Key with a new value for each job, for example a UUID";
-    let key = key.map(str::trim).filter(|key| !key.is_empty());
-    let key = key.ok_or_else(|| problem::missing_idempotency_key("Idempotency-Key", how))?;
-    if key.len() > MAX_KEY || !key.bytes().all(|b| b.is_ascii_graphic() || b == b' ') {
-        let detail = format!("it must have at most {MAX_KEY} printable ASCII characters; {how}");
-        return Err(problem::invalid_idempotency_key("Idempotency-Key", detail));
-    }
-    Ok(key)
 }
