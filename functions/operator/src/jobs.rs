@@ -75,7 +75,7 @@ pub struct Start {
     #[serde(default)]
     pub dry_run: bool,
     /// Acts per second.
-    #[serde(default = "default_rate")]
+    #[serde(default = "ten")]
     #[schemars(range(min = 1, max = MAX_RATE))]
     #[serde(deserialize_with = "whole_number::number")]
     pub rate_per_s: u32,
@@ -84,17 +84,13 @@ pub struct Start {
     #[schemars(range(min = 1, max = MAX_ORDERS))]
     pub limit: Option<u32>,
     /// Stop after this many failures.
-    #[serde(default = "default_abort")]
+    #[serde(default = "ten")]
     #[schemars(range(min = 1, max = MAX_ORDERS))]
     #[serde(deserialize_with = "whole_number::number")]
     pub abort_after_failures: u32,
 }
 
-fn default_rate() -> u32 {
-    10
-}
-
-fn default_abort() -> u32 {
+fn ten() -> u32 {
     10
 }
 
@@ -204,14 +200,8 @@ impl Operator {
             let end = plus(now, SignedDuration::from_millis(1));
             filter.to = Some(filter.to.unwrap_or(end).min(end));
         }
-        let pages: Vec<Page> = ids
-            .iter()
-            .flatten()
-            .map(|id| Item::new(id.clone()))
-            .collect::<Vec<_>>()
-            .chunks(PAGE)
-            .map(|page| Page(page.to_vec()))
-            .collect();
+        let items: Vec<Item> = ids.iter().flatten().cloned().map(Item::new).collect();
+        let pages: Vec<Page> = items.chunks(PAGE).map(|page| Page(page.to_vec())).collect();
         let job = Job {
             id,
             version: 1,
