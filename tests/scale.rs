@@ -489,8 +489,8 @@ async fn run(plan: Plan) -> Report {
     loop {
         let start = Instant::now();
         let small = state.lock().unwrap().tenants[1];
-        let supervisor = Supervisor::new(&engine, &*store, settings);
-        let mut supervisor = supervisor.stopping_at(start + FUNCTION_TIMEOUT - LAST_PAGE);
+        let mut supervisor = Supervisor::new(&engine, &*store, settings);
+        supervisor.stop_at = Some(start + FUNCTION_TIMEOUT - LAST_PAGE);
         let patrol = Box::pin(supervisor.patrol(Duration::ZERO, start));
         let swept = timeout(FUNCTION_TIMEOUT, patrol).await.expect("Lambda killed the function").unwrap();
         assert!(!swept.stood_by, "the lease of the sweep before was not given back");

@@ -77,8 +77,8 @@ async fn run(plan: Plan, is_cold: bool) -> Ended {
         let (mut longest, mut sweeps, mut start) = (0.0_f64, 0, Instant::now());
         while start < begun + ends {
             let swept = {
-                let supervisor = Supervisor::new(&engine, &store, Settings::new(plan.shards, MINUTE));
-                let mut supervisor = supervisor.stopping_at(start + FUNCTION_TIMEOUT - LAST_PAGE);
+                let mut supervisor = Supervisor::new(&engine, &*store, Settings::new(plan.shards, MINUTE));
+                supervisor.stop_at = Some(start + FUNCTION_TIMEOUT - LAST_PAGE);
                 let patrol = Box::pin(supervisor.patrol(Duration::ZERO, start));
                 timeout(FUNCTION_TIMEOUT, patrol).await.expect("Lambda killed the function").unwrap()
             };

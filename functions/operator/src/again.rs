@@ -69,7 +69,7 @@ pub struct Report {
     /// Until this time an earlier request can start, so the undo waits (UTC, milliseconds).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waits_until: Option<Timestamp>,
-    /// What it means for the steps.
+    /// What it means for the order's steps.
     #[serde(flatten)]
     pub plan: Plan,
 }

@@ -4,10 +4,10 @@ use crate::Submit;
 use crate::data;
 use crate::http::find;
 use crate::problem::{self, Problem};
-use crate::submission::{check_key, unavailable};
+use crate::submission::unavailable;
 use aws_lambda_events::event::apigw::{ApiGatewayV2httpRequest, ApiGatewayV2httpResponse};
 use edge::auth;
-use edge::http::{body, check_media_type, json_answer, person};
+use edge::http::{body, check_media_type, idempotency_key, json_answer, person};
 use edge::query;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -52,7 +52,7 @@ pub(crate) async fn post(
     check_media_type(event)?;
     let data = data::object(&body(event)?, MAX_EVENT, WHAT, ADVICE)?;
     let key = event.headers.get("idempotency-key").map(|value| String::from_utf8_lossy(value.as_bytes()));
-    let key = check_key(key.as_deref(), "event")?;
+    let key = idempotency_key(key.as_deref(), "event")?;
     let (task, _) = find(submit, event, id).await?;
     // Who may only look up orders may not send events.
     if !auth::has_scope(event, &submit.scopes.operator) && submit.scopes.submits(event)? != task.tenant {

@@ -9,7 +9,7 @@ use crate::problem::{self, Problem};
 use crate::submission;
 use aws_lambda_events::event::apigw::{ApiGatewayV2httpRequest, ApiGatewayV2httpResponse};
 use edge::auth;
-use edge::http::{answer, body, check_media_type, is_known, json_answer, refuse, traced, traceparent};
+use edge::http::{answer, body, check_media_type, idempotency_key, is_known, json_answer, refuse, traced, traceparent};
 use edge::query;
 use edge::roles::Seen;
 use schemars::JsonSchema;
@@ -139,7 +139,7 @@ async fn accept(
     submission.traceparent = span.traceparent().or_else(|| traceparent(event));
     // A value that is not text is an invalid key, not a missing one.
     let key = event.headers.get("idempotency-key").map(|value| String::from_utf8_lossy(value.as_bytes()));
-    let key = submission::check_key(key.as_deref(), "order")?;
+    let key = idempotency_key(key.as_deref(), "order")?;
     let tenant = submit.scopes.submits(event)?;
     span.order(&Id::derive(tenant, key), submission.traceparent.as_deref());
     let order_id = submit.accept(tenant, key, submission).await?;

@@ -5,7 +5,7 @@ use crate::events;
 use crate::problem;
 use crate::submission::{self, News, Submission};
 use aws_lambda_events::event::sqs::SqsEvent;
-use edge::http;
+use edge::http::{self, idempotency_key};
 use futures::future::join_all;
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -112,7 +112,7 @@ async fn deliver(submit: &Submit, body: &str) -> Result<(), problem::Problem> {
 /// Not a JSON object, an invalid key, or the first invalid field.
 pub fn parse_event(body: &str) -> Result<EventMessage, problem::Problem> {
     let mut message: EventMessage = http::read(body.as_bytes())?;
-    submission::check_key(Some(&message.idempotency_key), "event")?;
+    idempotency_key(Some(&message.idempotency_key), "event")?;
     message.data = events::checked(message.data)?;
     Ok(message)
 }
@@ -144,7 +144,7 @@ async fn accept(submit: &Submit, record: &Record) -> Result<(News, Option<String
 /// Not a JSON object, no key, or the first invalid field.
 pub fn parse(body: &str) -> Result<(String, Submission), crate::problem::Problem> {
     let message: Message = http::read(body.as_bytes())?;
-    let key = submission::check_key(message.idempotency_key.as_deref(), "order")?.to_owned();
+    let key = idempotency_key(message.idempotency_key.as_deref(), "order")?.to_owned();
     let mut submission: Submission = submission::parse(Value::Object(message.submission).to_string().as_bytes())?;
     submission.traceparent = message.traceparent.as_ref().and_then(Value::as_str).and_then(shared::trace::traceparent);
     Ok((key, submission))

@@ -121,23 +121,6 @@ pub fn parse(body: &[u8]) -> Result<Submission, Problem> {
     Ok(parsed)
 }
 
-/// Checks the form of the idempotency key of an order or an event, as `each` says.
-///
-/// # Errors
-/// Missing, too long, or with characters that a header cannot contain.
-pub fn check_key<'a>(key: Option<&'a str>, each: &str) -> Result<&'a str, Problem> {
-    let how = format!("send a header Idempotency-Key with a new value for each {each}, for example a UUID");
-    let key = key
-        .map(str::trim)
-        .filter(|k| !k.is_empty())
-        .ok_or_else(|| problem::missing_idempotency_key("Idempotency-Key", how.as_str()))?;
-    if key.len() > MAX_TEXT || !key.bytes().all(|b| b.is_ascii_graphic() || b == b' ') {
-        let detail = format!("it must have at most {MAX_TEXT} printable ASCII characters; {how}");
-        return Err(problem::invalid_idempotency_key("Idempotency-Key", detail));
-    }
-    Ok(key)
-}
-
 /// A stored order, and what must be announced about it.
 #[derive(Debug)]
 pub struct News {

@@ -126,9 +126,11 @@ pub struct Supervisor<'a, L> {
     alerts: strain::Alerts,
     /// The group that sweeps begin with; differs, so that supervisors do not contend for the same one.
     first: usize,
-    /// No page begins after this.
-    stop_at: Option<Instant>,
-    places: Places,
+    /// Begins no page of the due index after this; the rest is left to the next sweep. For a function that is killed at
+    /// its deadline. It would keep its leases for the rest of their life, and no other could sweep.
+    pub stop_at: Option<Instant>,
+    /// Where the next sweep continues, by this supervisor or by the next one of this process.
+    pub places: Places,
 }
 
 impl<'a, L: LeaseStore> Supervisor<'a, L> {
@@ -148,25 +150,6 @@ impl<'a, L: LeaseStore> Supervisor<'a, L> {
         let first = first.wrapping_add(minute(engine.now())) % usize::from(groups);
         let (held, alerts) = (BTreeMap::new(), strain::Alerts::default());
         Self { engine, leases, settings, holds, held, alerts, first, stop_at: None, places: Places::new() }
-    }
-
-    /// Continues where another supervisor of this process was cut short.
-    #[must_use]
-    pub fn going_on(self, places: Places) -> Self {
-        Self { places, ..self }
-    }
-
-    /// Where the next one must continue.
-    #[must_use]
-    pub fn places(self) -> Places {
-        self.places
-    }
-
-    /// Begins no page of the due index after `stop_at`; the rest is left to the next sweep. For a function that is
-    /// killed at its deadline. It would keep its leases for the rest of their life, and no other could sweep.
-    #[must_use]
-    pub fn stopping_at(self, stop_at: Instant) -> Self {
-        Self { stop_at: Some(stop_at), ..self }
     }
 
     /// One sweep over all groups this supervisor leads or comes to lead.

@@ -1,14 +1,14 @@
 //! Goal: supervisors share the work under leases, cost little when idle, and do no harm without a leader or with two.
 //! Method: the real supervisor and store over the embedded endpoints, messages dropped, the wall clock a number.
 
-use crate::common::{BEGIN, LIFE, SKEW, order, tables, workflow};
+use crate::common::{BEGIN, Dropped, LIFE, SKEW, order, tables, wake, workflow};
 use leader::LeaseStore;
 use serde_json::json;
 use shared::decision::{Event, Turn};
 use shared::engine::Engine;
-use shared::message::{Effect, Outcome, Reply};
+use shared::message::{Outcome, Reply};
 use shared::order::Id;
-use shared::ports::{Error, Messenger, Saved, StateStore, async_trait};
+use shared::ports::{Saved, StateStore};
 use shared::supervisor::{Verdict, supervise};
 use shared::task::{ProcessState, Task};
 use shared::workflow::Workflow;
@@ -19,16 +19,6 @@ use stepwarden_aws::DynamoStore;
 use stepwarden_embedded::{Endpoints, Fault};
 use supervisor::{Settings, Supervisor, handler, lease_name};
 use tokio::time::Instant;
-
-/// A messenger that drops all messages: only the record counts.
-struct Dropped;
-
-#[async_trait]
-impl Messenger for Dropped {
-    async fn send(&self, effects: Vec<Effect>) -> Vec<Result<(), Error>> {
-        effects.iter().map(|_| Ok(())).collect()
-    }
-}
 
 struct World {
     endpoints: Endpoints,
@@ -64,13 +54,8 @@ impl World {
             door.create(&order, &task).await.unwrap();
             ids.push(id);
         }
-        self.wake(&door, &ids).await;
+        wake(&door, &ids).await;
         ids
-    }
-
-    async fn wake(&self, engine: &Engine, ids: &[Id]) {
-        let wakes = ids.iter().map(|id| (id.clone(), Event::Wake { seen: 0, hops: 0 })).collect();
-        engine.handle(wakes).await.into_iter().for_each(|handled| drop(handled.unwrap()));
     }
 
     async fn task(&self, id: &Id) -> Task {
@@ -150,9 +135,10 @@ async fn a_sweep_that_is_out_of_time_stops_after_a_page_and_gives_its_lease_back
     world.claimed(8, 4).await;
     world.pass(12_000);
     let engine = world.instance("v", 0);
-    let late = || Supervisor::new(&engine, &world.store, Settings::new(4, LIFE)).stopping_at(Instant::now());
+    let mut late = Supervisor::new(&engine, &world.store, Settings::new(4, LIFE));
+    late.stop_at = Some(Instant::now());
     let before = world.endpoints.counts();
-    let swept = late().patrol(Duration::ZERO, Instant::now()).await.unwrap();
+    let swept = late.patrol(Duration::ZERO, Instant::now()).await.unwrap();
     assert_eq!(world.endpoints.counts().since(&before).requests("DynamoDB_20120810.Query"), 1);
     assert_eq!((swept.groups, swept.stood_by), (1, false));
     assert!(world.store.read(&lease_name(0)).await.unwrap().unwrap().is_free());
@@ -201,7 +187,7 @@ async fn two_leaders_at_once_do_no_harm() {
     // The time is past the waits that the clock an hour ahead has written.
     world.pass(3_700_000);
     let scheduler = world.instance("s", 0);
-    world.wake(&scheduler, &ids).await;
+    wake(&scheduler, &ids).await;
     world.pass(12_000);
     let task = world.task(&ids[0]).await;
     let turn = Turn {
@@ -226,7 +212,7 @@ async fn two_leaders_at_once_do_no_harm() {
     assert_eq!(world.failures(&ids).await, [2; 40]);
 
     world.pass(3_700_000);
-    world.wake(&scheduler, &ids).await;
+    wake(&scheduler, &ids).await;
     for id in &ids {
         let attempt = world.task(id).await.steps[0].attempt;
         let outcome = Outcome::Done { output: json!(null) };
