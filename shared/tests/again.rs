@@ -28,11 +28,6 @@ fn refused(bench: &mut Bench, wish: Wish) -> Rule {
     }
 }
 
-fn woken(bench: &mut Bench) -> &mut Bench {
-    let seen = bench.task.version;
-    bench.wake(seen)
-}
-
 /// `CHAIN`, done, a minute later.
 fn chain() -> Bench {
     let mut bench = Bench::claimed(CHAIN);
@@ -52,11 +47,11 @@ fn an_ended_order_runs_again_from_a_step() {
     let mut bench = chain();
     bench.on(&asked(wish(&["b"]))).is("Undoing a=Processed#1 b=Processed#1 c=Processed#1 d=Processed#1", "wake");
     assert!(bench.task.due.is_some() && !bench.task.notice_owed && bench.task.output.is_none());
-    woken(&mut bench).is("Undoing a=Processed#1 b=Undone#1 c=UndoProcessing#2 d=Undone#1", "undo c#2");
+    bench.woken().is("Undoing a=Processed#1 b=Undone#1 c=UndoProcessing#2 d=Undone#1", "undo c#2");
     assert_eq!(keys(&bench, "c"), ("ord_1:c:undo".into(), Some("ord_1:c:do".into())));
     bench.done("c").is("Pending a=Processed#1 b=Pending#1 c=Pending#2 d=Pending#1", "wake");
     assert_eq!(bench.task.steps[0].output, Some(json!({"of": "a"})));
-    woken(&mut bench).is("Processing a=Processed#1 b=Processing#2 c=Pending#2 d=Pending#1", "do b#2");
+    bench.woken().is("Processing a=Processed#1 b=Processing#2 c=Pending#2 d=Pending#1", "do b#2");
     // It has no undo, so its service knows the key and answers as before.
     assert_eq!(keys(&bench, "b").0, "ord_1:b:do");
     bench.done("b");
@@ -66,10 +61,10 @@ fn an_ended_order_runs_again_from_a_step() {
     assert!(bench.notices().iter().any(|(kind, _)| format!("{kind:?}") == "Completed"));
     // A third round, and its undo has the key of what it undoes.
     bench.at(200_000).on(&asked(wish(&["c"])));
-    woken(&mut bench).is("Undoing a=Processed#1 b=Processed#2 c=UndoProcessing#4 d=Undone#2", "undo c#4");
+    bench.woken().is("Undoing a=Processed#1 b=Processed#2 c=UndoProcessing#4 d=Undone#2", "undo c#4");
     assert_eq!(keys(&bench, "c"), ("ord_1:c:undo:1".into(), Some("ord_1:c:do:1".into())));
     bench.done("c");
-    woken(&mut bench);
+    bench.woken();
     assert_eq!(keys(&bench, "c").0, "ord_1:c:do:2");
 }
 
@@ -78,7 +73,7 @@ fn an_ended_order_runs_again_from_a_step() {
 fn no_reply_of_an_earlier_round_counts() {
     let mut bench = chain();
     bench.on(&asked(wish(&["c"])));
-    woken(&mut bench).done("c");
+    bench.woken().done("c");
     let before = bench.state();
     for attempt in [1, 2] {
         let late = bench.reply("c", attempt, done(json!("old")));
@@ -86,7 +81,7 @@ fn no_reply_of_an_earlier_round_counts() {
         assert!(matches!(bench.kept, Some(Kept::Stale | Kept::Repeated)), "{attempt}: {:?}", bench.kept);
         assert_eq!(bench.state(), before, "{attempt}");
     }
-    woken(&mut bench);
+    bench.woken();
     for attempt in [1, 2] {
         let late = bench.reply("c", attempt, done(json!("old")));
         bench.on(&late);
@@ -99,8 +94,8 @@ fn no_reply_of_an_earlier_round_counts() {
 fn new_keys_are_for_all_where_they_are_asked_for() {
     let mut bench = chain();
     bench.on(&asked(Wish { new_keys: true, ..wish(&["b"]) }));
-    woken(&mut bench).done("c");
-    woken(&mut bench);
+    bench.woken().done("c");
+    bench.woken();
     assert_eq!(keys(&bench, "b").0, "ord_1:b:do:1");
 }
 
@@ -158,11 +153,11 @@ fn what_cannot_be_run_again_is_refused_with_its_rule() {
 
     let mut undone = Bench::claimed(CHAIN);
     undone.done("a").done("b").cancel().at(60_000);
-    woken(&mut undone).done("c").done("a");
+    undone.woken().done("c").done("a");
     assert_eq!(undone.state(), "Undone a=Undone#2 b=Undone#1 c=Undone#2 d=Pending");
     assert_eq!(refused(&mut undone, wish(&["b"])), Rule::Undone, "what it reads is taken back");
     undone.on(&asked(wish(&["a"]))).is("Pending a=Pending#2 b=Pending#1 c=Pending#2 d=Pending", "wake");
-    woken(&mut undone).is("Processing a=Processing#3 b=Pending#1 c=Pending#2 d=Pending", "do a#3");
+    undone.woken().is("Processing a=Processing#3 b=Pending#1 c=Pending#2 d=Pending", "do a#3");
     assert_eq!(keys(&undone, "a").0, "ord_1:a:do:1", "its service refuses the key of what was undone");
 }
 
@@ -181,7 +176,7 @@ fn an_order_in_error_runs_again_from_an_earlier_step() {
     bench.done("a").done("b").failed("c").at(60_000);
     assert_eq!(bench.task.process_state(), ProcessState::Error);
     bench.on(&asked(wish(&["b"])));
-    woken(&mut bench).is("Undoing a=Processed#1 b=Undone#1 c=UndoProcessing#2 d=Pending", "undo c#2");
+    bench.woken().is("Undoing a=Processed#1 b=Undone#1 c=UndoProcessing#2 d=Pending", "undo c#2");
     bench.done("c").is("Pending a=Processed#1 b=Pending#1 c=Pending#2 d=Pending", "wake");
     assert_eq!((bench.task.alert.clone(), bench.task.reason.clone()), (None, None));
     assert_eq!(bench.task.steps[3].rounds, None, "it never began");
@@ -192,7 +187,7 @@ fn an_order_in_error_runs_again_from_an_earlier_step() {
 fn an_undo_that_fails_stops_the_order_and_can_be_finished() {
     let mut bench = chain();
     bench.on(&asked(wish(&["c"])));
-    woken(&mut bench).failed("c");
+    bench.woken().failed("c");
     assert_eq!((bench.task.phase, bench.task.again.is_some()), (Phase::UndoError, true));
     assert_eq!(refused_by(&mut bench, wish(&["a"])), Refusal::RunsAgain);
     let mut skipped = Bench { task: bench.task.clone(), ..Bench::new(CHAIN) };
@@ -201,7 +196,7 @@ fn an_undo_that_fails_stops_the_order_and_can_be_finished() {
     skipped.on(&Event::Act(Act { what: skip, by: "ann".into(), reason: "by hand".into(), seen: None }));
     assert_eq!(skipped.state(), "Pending a=Processed#1 b=Processed#1 c=Pending#2 d=Pending#1");
     bench.resubmit();
-    woken(&mut bench).done("c");
+    bench.woken().done("c");
     assert_eq!(bench.state(), "Pending a=Processed#1 b=Processed#1 c=Pending#3 d=Pending#1");
 }
 
@@ -213,20 +208,20 @@ fn an_undo_that_failed_can_be_given_up_for_an_undo_of_the_whole_order() {
     for event in [undo, cancel] {
         let mut bench = chain();
         bench.on(&asked(wish(&["c"])));
-        woken(&mut bench).failed("c");
+        bench.woken().failed("c");
         assert_eq!(bench.task.phase, Phase::UndoError);
         bench.on(&event);
         assert_eq!((bench.task.phase, &bench.task.again, &bench.task.alert), (Phase::Undoing, &None, &None));
         assert_eq!(bench.state(), "Undoing a=UndoPending#1 b=Undone#1 c=UndoPending#2 d=Undone#1");
-        woken(&mut bench).done("c");
-        woken(&mut bench).done("a");
+        bench.woken().done("c");
+        bench.woken().done("a");
         assert_eq!(bench.state(), "Undone a=Undone#2 b=Undone#1 c=Undone#3 d=Undone#1");
     }
 
     // Without such a round the undo can only be finished, as before.
     let mut bench = Bench::claimed(CHAIN);
     bench.done("a").cancel().at(60_000);
-    woken(&mut bench).failed("a");
+    bench.woken().failed("a");
     assert_eq!(bench.task.phase, Phase::UndoError);
     bench.cancel().keeps(Kept::Refused(Refusal::UndoBegun), "");
 }
@@ -272,7 +267,7 @@ fn the_orders_that_it_started_outlast_it() {
     assert_eq!(kept(&bench), [1, 250]);
     // All that is lost. Another Wake asks again, and with it one part of the list after the other.
     let late = bench.task.version;
-    woken(&mut bench);
+    bench.woken();
     assert_eq!(kept(&bench), [1, 100]);
     for (part, count) in [(2, 100), (3, 50)] {
         assert!(bench.effects.iter().any(|one| matches!(one, Effect::Wake(wake, _) if wake.hint && wake.hops == part)));
@@ -283,7 +278,7 @@ fn the_orders_that_it_started_outlast_it() {
     // And so does the save that puts the steps back.
     bench.done("pay");
     assert_eq!((bench.task.phase, kept(&bench)), (Phase::Forward, [1, 250]));
-    woken(&mut bench);
+    bench.woken();
     assert_eq!(kept(&bench), [0, 0]);
 }
 
@@ -292,11 +287,11 @@ fn the_orders_that_it_started_outlast_it() {
 fn a_cancel_while_it_is_taken_back_undoes_the_whole_order() {
     let mut bench = chain();
     bench.on(&asked(wish(&["c"])));
-    woken(&mut bench).is("Undoing a=Processed#1 b=Processed#1 c=UndoProcessing#2 d=Undone#1", "undo c#2");
+    bench.woken().is("Undoing a=Processed#1 b=Processed#1 c=UndoProcessing#2 d=Undone#1", "undo c#2");
     bench.cancel();
     assert_eq!(bench.task.again, None);
     bench.done("c");
-    woken(&mut bench);
+    bench.woken();
     bench.done("a");
     assert_eq!(bench.state(), "Undone a=Undone#2 b=Undone#1 c=Undone#2 d=Undone#1");
 }
@@ -310,9 +305,9 @@ fn a_repeated_act_is_already_done_and_a_pause_holds_it() {
     bench.on(&Event::Act(act)).keeps(Kept::Repeated, "wake");
     let pause = Act { what: What::Pause, by: "ann".into(), reason: "r".into(), seen: None };
     bench.on(&Event::Act(pause));
-    woken(&mut bench).keeps(Kept::NothingReady, "");
+    bench.woken().keeps(Kept::NothingReady, "");
     bench.on(&Event::Act(Act { what: What::Resume, by: "ann".into(), reason: "r".into(), seen: None }));
-    woken(&mut bench);
+    bench.woken();
     assert_eq!(bench.effects(), "undo c#2");
     let texts: Vec<_> =
         bench.task.log.iter().filter(|entry| entry.1 == Kind::RunAgain).map(|entry| entry.4.clone()).collect();
@@ -343,10 +338,10 @@ fn approval(key: &str, by: &str) -> Event {
 fn an_old_approval_does_not_settle_the_new_round() {
     let mut bench = Bench::claimed(APPROVED);
     bench.on(&approval("1", "ann")).on(&approval("2", "bob"));
-    woken(&mut bench).done("pay").at(60_000);
+    bench.woken().done("pay").at(60_000);
     bench.on(&asked(wish(&["approve"])));
-    woken(&mut bench).done("pay");
-    woken(&mut bench);
+    bench.woken().done("pay");
+    bench.woken();
     assert!(bench.state().contains("approve=Waiting"), "{}", bench.state());
     for (key, by) in [("1", "ann"), ("2", "bob")] {
         bench.on(&approval(key, by));
@@ -366,16 +361,16 @@ fn an_old_approval_does_not_settle_the_new_round() {
 fn an_event_while_it_is_taken_back_is_to_be_sent_again() {
     let mut bench = Bench::claimed(APPROVED);
     bench.on(&approval("1", "ann")).on(&approval("2", "bob"));
-    woken(&mut bench).done("pay").at(60_000);
+    bench.woken().done("pay").at(60_000);
     bench.on(&asked(wish(&["approve"])));
     bench.on(&approval("3", "ann")).keeps(Kept::Declined(Declined::RunsAgain), "");
-    woken(&mut bench).failed("pay");
+    bench.woken().failed("pay");
     assert_eq!(bench.task.phase, Phase::UndoError);
     bench.on(&approval("3", "ann")).keeps(Kept::Declined(Declined::RunsAgain), "");
     bench.resubmit();
-    woken(&mut bench).done("pay");
+    bench.woken().done("pay");
     bench.on(&approval("3", "ann")).on(&approval("4", "bob"));
-    woken(&mut bench);
+    bench.woken();
     assert!(bench.state().contains("approve=Processed"), "{}", bench.state());
 
     // Of an order that is undone for good nothing waits for it.
@@ -399,17 +394,16 @@ fn a_callback_reports_to_the_address_of_its_round() {
     bench.task.secret = Some("s".into());
     bench.wake(0);
     let first = bench.request("a").callback.clone().unwrap();
-    let accepted = bench.answer("a", Outcome::Accepted { output: json!({}) });
-    bench.on(&accepted);
+    bench.answered("a", Outcome::Accepted { output: json!({}) });
     let called = |key: &str| Event::CalledBack { step: "a".into(), key: key.into(), data: json!({"key": key}) };
     bench.on(&called("k")).at(60_000);
     assert_eq!(bench.task.process_state(), ProcessState::Processed);
     assert_eq!(refused(&mut bench, wish(&["a"])), Rule::Accepts);
     bench.on(&asked(Wish { new_keys: true, ..wish(&["a"]) }));
-    woken(&mut bench);
+    bench.woken();
     // Before it is handed out again nothing can be reported about it.
     bench.on(&called("l")).keeps(Kept::Declined(Declined::Early), "");
-    woken(&mut bench);
+    bench.woken();
     let second = bench.request("a").callback.clone().unwrap();
     assert_ne!(first, second);
     let token = |url: &str| url.rsplit('/').next().unwrap().to_owned();
@@ -425,15 +419,14 @@ fn a_callback_reports_to_the_address_of_its_round() {
 #[test]
 fn a_long_output_that_was_replaced_goes_with_the_record() {
     let mut bench = Bench::claimed(CHAIN);
-    let long = bench.answer("a", done(json!("x".repeat(5000))));
-    bench.on(&long).done("b").done("c").done("d").at(60_000);
+    bench.answered("a", done(json!("x".repeat(5000)))).done("b").done("c").done("d").at(60_000);
     let old = bench.task.steps[0].beside.clone().unwrap();
     bench.on(&asked(wish(&["a"])));
-    woken(&mut bench).done("c").done("a");
+    bench.woken().done("c").done("a");
     assert_eq!(bench.task.steps[0].beside, None);
     assert!(shared::outputs::beside(&bench.task).contains(&old.hash));
     bench.task.steps[0].rounds.as_mut().unwrap().round = 20;
-    woken(&mut bench).done("a").done("b").done("c").done("d").at(200_000);
+    bench.woken().done("a").done("b").done("c").done("d").at(200_000);
     assert_eq!(refused(&mut bench, wish(&["a"])), Rule::Often);
 }
 
@@ -455,19 +448,18 @@ timeout = "10s"
 undo = { agent = "x" }
 "#;
     let mut bench = Bench::claimed(text);
-    let free = bench.answer("price", done(json!({"cents": 0})));
-    bench.on(&free).at(60_000);
+    bench.answered("price", done(json!({"cents": 0}))).at(60_000);
     assert_eq!(bench.state(), "Processed price=Processed#1 pay=PassedOver");
     bench.on(&asked(wish(&["price"])));
-    woken(&mut bench);
-    woken(&mut bench);
-    let dear = bench.answer("price", done(json!({"cents": 5})));
-    bench.on(&dear).is("Processing price=Processed#2 pay=Processing#1", "do pay#1, notice StepCompleted");
+    bench.woken();
+    bench.woken();
+    bench.answered("price", done(json!({"cents": 5})));
+    bench.is("Processing price=Processed#2 pay=Processing#1", "do pay#1, notice StepCompleted");
     let failed = bench.failed("pay").at(200_000);
     assert_eq!(failed.task.phase, Phase::Undoing);
     let wait = bench.task.undo_from(&bench.workflow, SKEW);
     assert!(wait.is_some());
-    woken(&mut bench);
+    bench.woken();
     assert_eq!(bench.request("pay").direction, Direction::Undo);
     assert!(matches!(bench.task.steps[0].state, State::Undone));
 }

@@ -116,8 +116,7 @@ fn heartbeats_keep_no_other_step_waiting() {
     let mut bench = bench(&steps.replace("60s", "9h"), json!({}));
     bench.task.secret = Some("s".into());
     bench.wake(0);
-    let gone = bench.answer("b", unavailable(None));
-    bench.on(&gone);
+    bench.answered("b", unavailable(None));
     let (changed, looked) = (bench.task.updated_at, at(1_860_000));
     for now in (0..=1_856_000).step_by(8_000) {
         bench.at(now).on(&beat(1));
@@ -170,8 +169,7 @@ fn a_migration_waits_for_an_undo_with_heartbeats() {
     let mut bench = with_secret();
     bench.wake(0);
     bench.on(&act(What::Cancel)).at(21_000).supervise();
-    let seen = bench.task.version;
-    bench.wake(seen).at(26_000).on(&beat(2));
+    bench.woken().at(26_000).on(&beat(2));
     let of = |bench: &Bench| {
         Migration::of(&bench.task, &bench.workflow, secs(1), shared::workflow::Hash("h".repeat(64)), false).from
     };
@@ -200,8 +198,7 @@ fn a_silent_worker_is_found_after_two_heartbeats() {
     assert_eq!(bench.expired, 0);
     bench.at(33_000).supervise().is("Pending a=Pending+1000#1f1 b=Pending", "wake+1000");
     // The next attempt has its own time, and the old worker has to stop.
-    let seen = bench.task.version;
-    bench.at(34_000).wake(seen);
+    bench.at(34_000).woken();
     assert_eq!(by(&bench), 54_000);
     bench.at(45_000).on(&beat(1)).keeps(Kept::Stale, "");
     bench.on(&beat(2));
@@ -221,8 +218,7 @@ fn a_cancel_stops_the_worker_and_an_undo_has_heartbeats_too() {
     bench.at(23_000).on(&beat(1)).keeps(Kept::Stale, "");
     assert_eq!(forward_by(&bench), 32_000);
     bench.at(33_000).supervise();
-    let seen = bench.task.version;
-    bench.wake(seen).is("Undoing a=UndoProcessing#2f1 b=Pending", "undo a#2");
+    bench.woken().is("Undoing a=UndoProcessing#2f1 b=Pending", "undo a#2");
     assert_eq!(by(&bench), 43_000);
     assert_eq!(bench.request("a").heartbeat.as_ref().map(|told| told.every_ms), Some(5_000));
     bench.at(39_000).on(&beat(2));
@@ -283,8 +279,7 @@ fn work_that_an_agent_hands_back_counts_no_failure() {
         bench.is(&format!("Pending a=Pending+2000#{n} b=Pending"), "wake+2000");
     }
     bench.cancel();
-    let seen = bench.task.version;
-    bench.at(90_000).wake(seen);
+    bench.at(90_000).woken();
     assert!(matches!(bench.task.steps[0].state, State::UndoProcessing { .. }), "{:?}", bench.task.steps[0]);
     // Where the undo needs data, a later refusal does not say that nothing was done.
     let mut mapped = bench_of_mapped();

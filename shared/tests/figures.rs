@@ -57,14 +57,12 @@ fn the_undo_of_accepted_work_begins_within_the_complete_by_of_its_call() {
         let mut bench = bench(steps, json!({}));
         bench.task.secret = Some("s".into());
         bench.wake(0);
-        let accepted = bench.answer("a", Outcome::Accepted { output: json!({"id": "j7"}) });
-        bench.at(2 * SECOND).on(&accepted).at(cancelled).cancel();
+        bench.at(2 * SECOND).answered("a", Outcome::Accepted { output: json!({"id": "j7"}) }).at(cancelled).cancel();
         let delay = bench.effects.iter().find_map(|effect| match effect {
             Effect::Wake(_, delay) => i64::try_from(delay.as_millis()).ok(),
             _ => None,
         });
-        let seen = bench.task.version;
-        bench.at(cancelled + delay.unwrap()).wake(seen);
+        bench.at(cancelled + delay.unwrap()).woken();
         assert!(matches!(bench.task.steps[0].state, State::UndoProcessing { .. }), "{:?}", bench.task.steps[0].state);
         println!("cancelled {} s after the call, undone {} s later", cancelled / SECOND, delay.unwrap() / SECOND);
         longest = longest.max(delay.unwrap());

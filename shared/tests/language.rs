@@ -69,8 +69,8 @@ fn a_condition_is_asked_once_and_what_hangs_on_it_follows() {
     bench.done("a").is("Processing a=Processed#1 b=Processing#1 c=Pending d=Pending", "do b#1, notice StepCompleted");
     // A retry does not ask again, whatever it would say now.
     bench.input = json!({"amount": 1});
-    let gone = bench.answer("b", unavailable(None));
-    bench.on(&gone).at(1000).wake(3).is("Processing a=Processed#1 b=Processing#2f1 c=Pending d=Pending", "do b#2");
+    bench.answered("b", unavailable(None)).at(1000).wake(3);
+    bench.is("Processing a=Processed#1 b=Processing#2f1 c=Pending d=Pending", "do b#2");
     bench.done("b");
     bench.is(
         "Processing a=Processed#1 b=Processed#2f1 c=Processing#1 d=Processing#1",
@@ -101,8 +101,7 @@ fn a_step_that_is_passed_over_needs_no_agent_that_runs() {
         .insert("x".into(), serde_json::from_value(json!({"by": "ann", "reason": "", "since": 0})).unwrap());
     bench.done("a").is("Pending a=Processed#1 b=Pending c=Pending d=Pending", "notice StepCompleted");
     bench.agents.paused.clear();
-    let seen = bench.task.version;
-    bench.wake(seen).is("Processing a=Processed#1 b=PassedOver c=PassedOver d=Processing#1", "do d#1");
+    bench.woken().is("Processing a=Processed#1 b=PassedOver c=PassedOver d=Processing#1", "do d#1");
 }
 
 const MAPPED: &str = r#"
@@ -124,8 +123,7 @@ fn what_an_agent_gets_and_what_is_kept_is_mapped() {
     // The same key with another body would be refused: a redelivery and a later attempt send the same.
     bench.at(4000).on(&done);
     assert_eq!(bench.request("b").input, sent);
-    let gone = bench.answer("b", unavailable(None));
-    bench.on(&gone).at(9000).wake(4);
+    bench.answered("b", unavailable(None)).at(9000).wake(4);
     assert_eq!((bench.request("b").input.clone(), bench.request("b").attempt), (sent, 2));
 }
 
@@ -207,8 +205,7 @@ fn a_refusal_after_silence_does_not_say_that_nothing_was_done() {
         bench.wake(0);
         silence(&mut bench);
         bench.failed("a").at(40_000);
-        let seen = bench.task.version;
-        bench.wake(seen);
+        bench.woken();
         bench.effects()
     };
     assert_eq!(undo(|_| ()), "notice Undone");
@@ -217,8 +214,7 @@ fn a_refusal_after_silence_does_not_say_that_nothing_was_done() {
     };
     assert_eq!(undo(silent), "undo a#3");
     let unavailable = |bench: &mut Bench| {
-        let away = bench.answer("a", unavailable(None));
-        bench.on(&away).at(1000).wake(2);
+        bench.answered("a", unavailable(None)).at(1000).wake(2);
     };
     assert_eq!(undo(unavailable), "undo a#3");
     let mut bench = self::bench(steps, json!({}));
@@ -239,13 +235,10 @@ fn an_input_of_a_person_does_not_replace_what_the_undo_maps() {
     bench.wake(0).failed("a");
     let what = shared::decision::What::Resubmit { step: Some("a".into()), input: Some(json!({"x": 1})) };
     bench.on(&Event::Act(shared::decision::Act { what, by: "ann".into(), reason: "by hand".into(), seen: None }));
-    let seen = bench.task.version;
-    bench.wake(seen);
+    bench.woken();
     assert_eq!(bench.request("a").input, json!({"x": 1}));
-    let done = bench.answer("a", done(json!({"id": 7})));
-    bench.on(&done).cancel().at(40_000);
-    let seen = bench.task.version;
-    bench.wake(seen);
+    bench.answered("a", done(json!({"id": 7}))).cancel().at(40_000);
+    bench.woken();
     assert_eq!(bench.request("a").input, json!({"id": 7}));
 }
 
@@ -260,8 +253,7 @@ b | after = ["a?"]; when = "errors.a.kind == 'spent'"
     bench.wake(0).at(11_000).supervise().is("Pending a=Pending+1000#1f1 b=Pending", "wake+1000");
     bench.at(12_000).wake(2).at(23_000).supervise().is("Pending a=Caught#2f2 b=Pending", "wake");
     assert!(bench.task.due.is_some(), "b is left to a scheduler");
-    let seen = bench.task.version;
-    bench.wake(seen).is("Processing a=Caught#2f2 b=Processing#1", "do b#1");
+    bench.woken().is("Processing a=Caught#2f2 b=Processing#1", "do b#1");
     bench.failed("b").at(34_000).wake(6);
     bench.is("Undoing a=UndoProcessing#3f2 b=Undone#1", "undo a#3");
 
@@ -288,12 +280,12 @@ go | after = ["no"]
     let answer = |yes: bool| done(json!({"yes": yes, "by": "ann"}));
     let mut bench = self::bench(steps, json!({}));
     bench.wake(0);
-    let yes = bench.answer("ask", answer(true));
-    bench.on(&yes).is("Processing ask=Processed#1 no=Processed go=Processing#1", "do go#1, notice StepCompleted");
+    bench.answered("ask", answer(true));
+    bench.is("Processing ask=Processed#1 no=Processed go=Processing#1", "do go#1, notice StepCompleted");
     let mut bench = self::bench(steps, json!({}));
     bench.wake(0);
-    let no = bench.answer("ask", answer(false));
-    bench.on(&no).is("Undoing ask=Processed#1 no=Failed go=Pending", "wake+11000, notice Failed");
+    bench.answered("ask", answer(false));
+    bench.is("Undoing ask=Processed#1 no=Failed go=Pending", "wake+11000, notice Failed");
     assert_eq!(bench.task.reason.as_deref(), Some("`no` failed: refused by ann"));
 }
 
@@ -347,8 +339,7 @@ fn a_person_decides_about_a_step_that_failed_by_a_mistake() {
     let what = shared::decision::What::Resubmit { step: Some("a".into()), input: Some(json!({"x": 1})) };
     let act = shared::decision::Act { what, by: "ann".into(), reason: "by hand".into(), seen: None };
     bench.on(&Event::Act(act));
-    let seen = bench.task.version;
-    bench.wake(seen).is("Processing a=Processing#1", "do a#1");
+    bench.woken().is("Processing a=Processing#1", "do a#1");
     assert_eq!(bench.request("a").input, json!({"x": 1}));
 }
 

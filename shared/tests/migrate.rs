@@ -70,8 +70,7 @@ fn refused(bench: &mut Bench, text: &str) -> Option<Rule> {
 fn chain() -> Bench {
     let mut bench = Bench::claimed(CHAIN);
     bench.done("a").done("b");
-    let event = bench.answer("c", unavailable(None));
-    bench.on(&event);
+    bench.answered("c", unavailable(None));
     bench.at(60_000);
     assert!(matches!(bench.task.steps[2].state, State::Pending { .. }), "{}", bench.state());
     bench
@@ -208,8 +207,7 @@ fn a_step_that_was_begun_is_not_passed_over() {
     let mut bench = Bench::new(&text("?"));
     bench.input = json!({"n": 1});
     bench.wake(0);
-    let event = bench.answer("b", unavailable(None));
-    bench.on(&event).at(60_000);
+    bench.answered("b", unavailable(None)).at(60_000);
     assert_eq!(bench.task.steps[0].state, State::PassedOver);
     assert_eq!(refused(&mut bench, &text("!")), Some(Rule::PassedOver));
     assert_eq!(
@@ -245,13 +243,13 @@ fn a_step_with_an_agent_ends_first_and_nothing_else_begins() {
         .is("Pending a=Processed#1 b=Pending c=Pending d=Pending", "wake+10000, notice StepCompleted");
     // The first attempt's request can start until then.
     assert_eq!(bench.task.migrates_at(SKEW), Some(at(11_000)));
-    bench.wake(bench.task.version).keeps(Kept::NothingReady, "wake+10000");
+    bench.woken().keeps(Kept::NothingReady, "wake+10000");
     bench.supervise().keeps(Kept::NothingReady, "");
     // If the engine cannot move it, because the definition cannot be read, a Wake changes nothing.
     bench.at(11_000).wake(50).keeps(Kept::NothingReady, "wake");
     migrated(&mut bench, &to);
     bench.is("Pending a=Processed#1 b=Pending c=Pending e=Pending", "wake");
-    bench.wake(bench.task.version).is("Processing a=Processed#1 b=Processing#1 c=Pending e=Pending", "do b#1");
+    bench.woken().is("Processing a=Processed#1 b=Processing#1 c=Pending e=Pending", "do b#1");
 }
 
 // An order whose last step ends meanwhile has more steps by then, or none.
@@ -436,7 +434,7 @@ fn an_order_in_error_goes_on_under_a_corrected_file() {
     assert!(bench.task.due.is_some_and(|due| due <= at(bench.now) + SignedDuration::from_mins(1)));
     migrated(&mut bench, &to);
     bench.is("Pending a=Processed#1 b=Pending c=Pending", "wake");
-    bench.wake(bench.task.version);
+    bench.woken();
     assert_eq!(bench.request("b").input, json!({"n": "a"}));
     // By its hash alone it would stay in Error.
     let mut stays = Bench::claimed(&text("off"));
@@ -461,7 +459,7 @@ fn a_rule_that_is_broken_later_ends_the_wish() {
     migrated(&mut bench, &to);
     bench.is("Pending a=Processed#1 b=Pending#1 c=Pending d=Pending", "wake");
     assert!(bench.task.log.last().unwrap().4.as_ref().unwrap().contains("step `b`: it was tried"));
-    bench.wake(bench.task.version).is("Processing a=Processed#1 b=Processing#2 c=Pending d=Pending", "do b#2");
+    bench.woken().is("Processing a=Processed#1 b=Processing#2 c=Pending d=Pending", "do b#2");
 }
 
 #[test]
@@ -469,8 +467,7 @@ fn while_an_order_is_undone_only_its_undos_change() {
     let undone = || {
         let mut bench = chain();
         bench.cancel().at(120_000).wake(50);
-        let failed = bench.answer("c", failed());
-        bench.on(&failed);
+        bench.answered("c", failed());
         assert_eq!(bench.state(), "Error a=UndoPending#1 b=Undone#1 c=UndoFailed#2f1 d=Pending");
         bench
     };
@@ -498,7 +495,7 @@ fn while_an_order_is_undone_only_its_undos_change() {
     assert_eq!(bench.task.migrates_at(SKEW), Some(at(131_000)));
     bench.at(131_000);
     migrated(&mut bench, &to);
-    bench.wake(bench.task.version);
+    bench.woken();
     assert_eq!(bench.request("c").agent, "y");
 }
 
@@ -575,7 +572,7 @@ fn waits_and_kept_events_stay() {
     bench.done("a").at(60_000);
     migrated(&mut bench, &to);
     assert_eq!(bench.task.steps[0].asks_until(), until);
-    bench.wake(bench.task.version);
+    bench.woken();
     assert_eq!(bench.task.steps[2].state, State::Processed, "{}", bench.state());
 }
 
@@ -621,7 +618,7 @@ fn the_record_names_the_same_steps_afterwards() {
     migrated(&mut bench, &to);
     assert_eq!(spelled(&bench)[..before.len()], before);
     assert_eq!(bench.state(), "Pending c=Pending+0#1f1 e=Pending b=Processed#1 a=Processed#1");
-    bench.wake(bench.task.version).is("Processing c=Processing#2f1 e=Pending b=Processed#1 a=Processed#1", "do c#2");
+    bench.woken().is("Processing c=Processing#2f1 e=Pending b=Processed#1 a=Processed#1", "do c#2");
 }
 
 // The definition before had no mapped undo, so it was not noted that an attempt without an answer may have done its work.
@@ -636,7 +633,7 @@ fn an_attempt_without_an_answer_stays_unsure_under_a_mapped_undo() {
     ));
     asked(&mut bench, &to, false);
     migrated(&mut bench, &to);
-    bench.wake(bench.task.version).failed("c");
+    bench.woken().failed("c");
     bench.at(120_000).wake(50);
     assert_eq!(bench.request("c").direction, shared::step::Direction::Undo, "{}", bench.state());
 }
@@ -670,8 +667,7 @@ fn a_poll_pauses_for_a_migration() {
     let mut bench = Bench::claimed(POLL);
     let to = workflow(&POLL.replace("1h", "2h"));
     asked(&mut bench, &to, false);
-    let event = bench.answer("a", shared::message::Outcome::NotYet { why: "it runs".into() });
-    bench.on(&event);
+    bench.answered("a", shared::message::Outcome::NotYet { why: "it runs".into() });
     assert!(bench.task.steps[0].claim().is_none(), "{}", bench.state());
     migrated(&mut bench, &to);
     assert_eq!(bench.task.workflow_hash, to.hash());

@@ -247,8 +247,7 @@ fn a_look_or_a_reminder_is_no_change_to_a_person() {
     bench.wake(0);
     let version = bench.task.version;
     for n in 1..5 {
-        let answer = bench.answer("a", shared::message::Outcome::NotYet { why: "running".into() });
-        bench.at(n * 5000).on(&answer);
+        bench.at(n * 5000).answered("a", shared::message::Outcome::NotYet { why: "running".into() });
         assert_eq!((bench.kept, bench.task.version), (None, version + n as u64));
     }
     bench.on(&seen(What::Cancel, version));
@@ -332,21 +331,18 @@ fn a_step_that_was_tried_and_skipped_is_undone_with_the_rest() {
 fn with_tombstones_an_undo_by_hand_waits_for_attempts_under_way_only() {
     let tombstones = |text: &str| format!("tombstones = true\n{text}");
     let mut retried = Bench::claimed(&tombstones(ONE));
-    let reply = retried.answer("a", unavailable(None));
-    retried.at(1000).on(&reply).on(&act(What::Cancel));
+    retried.at(1000).answered("a", unavailable(None)).on(&act(What::Cancel));
     let mut stopped = Bench::claimed(&on_failure_error(&tombstones(ONE)));
     stopped.at(1000).failed("a").on(&act(What::Undo));
     let mut ended = Bench::claimed(&tombstones(ONE));
     ended.at(1000).done("a").on(&act(What::Undo));
     let mut held = Bench::claimed(&tombstones(ONE));
-    let reply = held.answer("a", unavailable(None));
-    held.at(1000).on(&reply).on(&act(What::Cancel)).on(&act(What::Pause)).on(&act(What::Resume));
+    held.at(1000).answered("a", unavailable(None)).on(&act(What::Cancel)).on(&act(What::Pause)).on(&act(What::Resume));
     for (name, mut bench) in [("retried", retried), ("in Error", stopped), ("ended", ended), ("paused", held)] {
         assert_eq!(bench.task.phase, Phase::Undoing, "{name}");
         assert_eq!(view::status(&bench.task, &bench.workflow, SKEW).undo_from, None, "{name}");
         assert!(bench.effects().split(", ").any(|effect| effect == "wake"), "{name}: {}", bench.effects());
-        let seen = bench.task.version;
-        assert_eq!(bench.wake(seen).effects(), "undo a#2", "{name}");
+        assert_eq!(bench.woken().effects(), "undo a#2", "{name}");
     }
 
     let text =
@@ -356,12 +352,10 @@ fn with_tombstones_an_undo_by_hand_waits_for_attempts_under_way_only() {
     bench.on(&act(What::Cancel));
     let from = view::status(&bench.task, &bench.workflow, SKEW).undo_from.expect("an attempt is under way");
     assert!(from > at(30_000), "{from}");
-    let seen = bench.task.version;
-    bench.at(20_000).wake(seen);
+    bench.at(20_000).woken();
     assert!(!bench.effects().contains("undo a"), "{}", bench.effects());
     assert_eq!(bench.done("a").effects(), "notice Failed, wake, notice StepCompleted");
-    let seen = bench.task.version;
-    assert!(bench.wake(seen).effects().contains("undo a#2"), "{}", bench.effects());
+    assert!(bench.woken().effects().contains("undo a#2"), "{}", bench.effects());
 }
 
 // D8: with two failed, settling one leaves the order with the person.
@@ -614,7 +608,7 @@ fn a_paused_order_can_be_cancelled_and_not_hurried() {
 fn an_order_with_another_undo_left_continues_after_one_was_skipped() {
     let mut bench = Bench::claimed(SIDE_BY_SIDE);
     bench.done("a").done("b").done("c").on(&act(What::Undo)).at(11_000);
-    bench.wake(bench.task.version).failed("c").on(&act(skip("c")));
+    bench.woken().failed("c").on(&act(skip("c")));
     bench.is("Undoing a=UndoPending#1 b=Undone#1 c=Undone#2", "wake");
 }
 
@@ -673,8 +667,7 @@ fn a_step_that_waits_for_a_paused_agent_beside_one_that_waits_for_time_is_not_lo
     let mut bench = Bench::new(TWO);
     bench.agents.paused.insert("y".into(), Pause { by: "ann".into(), reason: "r".into(), since: at(0) });
     bench.wake(0).is("Processing a=Processing#1 b=Pending", "do a#1");
-    let event = bench.answer("a", unavailable(None));
-    bench.on(&event).is("Pending a=Pending+60000#1f1 b=Pending", "wake+60000");
+    bench.answered("a", unavailable(None)).is("Pending a=Pending+60000#1f1 b=Pending", "wake+60000");
     let mut writes = 0;
     for now in 1..60 {
         let before = bench.at(now * 1000).task.due;

@@ -33,8 +33,7 @@ fn page(rows: impl Into<Value>, next: impl Into<Value>) -> Outcome {
 }
 
 fn take(bench: &mut Bench, rows: impl Into<Value>, next: impl Into<Value>) {
-    let answer = bench.answer("a", page(rows, next));
-    bench.on(&answer);
+    bench.answered("a", page(rows, next));
 }
 
 fn step(bench: &Bench) -> &Step {
@@ -77,8 +76,7 @@ fn a_list_may_be_one_page_or_empty() {
     for (answer, list) in [(json!({"rows": [1]}), json!([1])), (json!({"rows": [], "next": ""}), json!([]))] {
         let mut bench = bench(PAGES, json!({}));
         bench.wake(0);
-        let answer = bench.answer("a", done(answer));
-        bench.on(&answer).is("Processing a=Processed#1 b=Processing#1", "do b#1, notice StepCompleted");
+        bench.answered("a", done(answer)).is("Processing a=Processed#1 b=Processing#1", "do b#1, notice StepCompleted");
         assert_eq!(step(&bench).output, Some(list));
     }
 }
@@ -98,8 +96,7 @@ fn a_repeated_or_late_answer_counts_once() {
     bench.at(20_000).supervise();
     assert_eq!(so_far(&bench), (1, 1));
     let lost = bench.reply("a", 2, page(json!([2]), "c2"));
-    let seen = bench.task.version;
-    bench.at(21_000).wake(seen).is("Processing a=Processing#3f1 b=Pending", "do a#3");
+    bench.at(21_000).woken().is("Processing a=Processing#3f1 b=Pending", "do a#3");
     assert_eq!(asked(&bench), request);
     for late in [&first, &lost] {
         bench.on(late);
@@ -126,8 +123,7 @@ fn a_failed_page_keeps_those_before_it() {
         let now = bench.now;
         bench.on(&gone);
         assert_eq!(step(&bench).failures, 1);
-        let seen = bench.task.version;
-        bench.at(now + 1_000).wake(seen);
+        bench.at(now + 1_000).woken();
         take(&mut bench, json!([n]), format!("c{n}"));
         assert_eq!(step(&bench).failures, 0);
     }
@@ -138,8 +134,7 @@ fn a_failed_page_keeps_those_before_it() {
     bench.on(&other);
     assert_eq!(bench.kept, Some(Kept::Refused(Refusal::PagesInput)));
     bench.resubmit();
-    let seen = bench.task.version;
-    bench.wake(seen);
+    bench.woken();
     assert_eq!(asked(&bench), ("ord_1:a:do:page-6".into(), json!("c5")));
     take(&mut bench, json!([6]), json!(null));
     assert_eq!(step(&bench).output, Some(json!([1, 2, 3, 4, 5, 6])));
@@ -164,8 +159,7 @@ fn what_is_no_page_fails_the_step() {
         let mut bench = bench(&steps, json!({}));
         bench.wake(0);
         take(&mut bench, json!([1]), "c1");
-        let answer = bench.answer("a", done(answer));
-        bench.on(&answer);
+        bench.answered("a", done(answer));
         assert_eq!((&step(&bench).state, so_far(&bench)), (&State::Failed, (1, 1)), "{why}");
         assert_eq!(step(&bench).failure.as_ref().map(|failure| failure.kind), Some(FailureKind::Mistake));
         let reason = bench.task.reason.clone().unwrap();
@@ -245,8 +239,7 @@ fn lists_of_pages_are_erased_and_run_again_with_the_order() {
     let wish = shared::again::Wish { from: vec!["a".into()], ..Default::default() };
     bench.on(&act(What::RunAgain(wish)));
     for _ in 0..2 {
-        let (now, seen) = (bench.now + 11_000, bench.task.version);
-        bench.at(now).wake(seen);
+        bench.at(bench.now + 11_000).woken();
     }
     assert_eq!((asked(&bench), so_far(&bench)), (("ord_1:a:do:page-1".into(), json!(null)), (0, 0)));
     assert_eq!(beside(&bench.task).len(), 3);
@@ -266,20 +259,17 @@ fn a_pause_holds_the_next_page_back_and_a_cancel_ends_the_list() {
     bench.is("Pending a=Pending#1 b=Pending", "");
     assert_eq!(so_far(&bench), (1, 1));
     bench.at(100_000).on(&act(What::Resume)).is("Pending a=Pending#1 b=Pending", "wake");
-    let seen = bench.task.version;
-    bench.wake(seen).is("Processing a=Processing#2 b=Pending", "do a#2");
+    bench.woken().is("Processing a=Processing#2 b=Pending", "do a#2");
     // An agent that is paused gets no page either.
     let paused = serde_json::from_value(json!({"by": "ann", "reason": "", "since": 0})).unwrap();
     bench.agents.paused.insert("x".into(), paused);
     take(&mut bench, json!([2]), "c2");
     bench.is("Pending a=Pending#2 b=Pending", "");
     bench.agents.paused.clear();
-    let seen = bench.task.version;
-    bench.wake(seen).is("Processing a=Processing#3 b=Pending", "do a#3").cancel();
+    bench.woken().is("Processing a=Processing#3 b=Pending", "do a#3").cancel();
     take(&mut bench, json!([3]), "c3");
     assert_eq!(bench.task.phase, Phase::Undoing);
-    let seen = bench.task.version;
-    bench.at(120_000).wake(seen).is("Undone a=Undone#3 b=Pending", "notice Undone");
+    bench.at(120_000).woken().is("Undone a=Undone#3 b=Pending", "notice Undone");
 }
 
 #[test]
@@ -327,11 +317,9 @@ fn a_url_is_asked_with_a_cursor_in_its_query() {
     bench.wake(0);
     let url = |bench: &Bench| bench.request("a").over_http().unwrap().url.text().to_owned();
     assert_eq!(url(&bench), "https://shop.example/rows?limit=100");
-    let answer = bench.answer("a", done(json!({"items": [1, 2], "next": "a b"})));
-    bench.on(&answer);
+    bench.answered("a", done(json!({"items": [1, 2], "next": "a b"})));
     assert_eq!(url(&bench), "https://shop.example/rows?after=a%20b&limit=100");
-    let answer = bench.answer("a", done(json!({"items": [3]})));
-    bench.on(&answer).is("Processed a=Processed#2", "notice Completed");
+    bench.answered("a", done(json!({"items": [3]}))).is("Processed a=Processed#2", "notice Completed");
     assert_eq!(step(&bench).output, Some(json!([1, 2, 3])));
 }
 

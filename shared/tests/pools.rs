@@ -145,7 +145,7 @@ fn a_request_goes_to_the_first_pool_that_is_well() {
 fn after_silence_the_next_attempt_goes_to_the_next_pool() {
     let mut bench = bench([0; 3]);
     for (attempt, pool) in [(1, "x"), (2, "x-b"), (3, "x-c"), (4, "x")] {
-        bench.wake(bench.task.version);
+        bench.woken();
         let request = bench.request("a").clone();
         assert_eq!((request.attempt, request.pool.as_deref().unwrap_or("x")), (attempt, pool));
         assert_eq!((request.agent.as_str(), request.idempotency_key.as_str()), ("x", "ord_1:a:do"));
@@ -180,7 +180,7 @@ fn miss(bench: &mut Bench) -> String {
     one.now += 11_000;
     one.supervise_as(1);
     one.now += 1_000;
-    one.wake(one.task.version);
+    one.woken();
     assert_ne!(one.request("a").pool.as_deref().unwrap_or("x"), pool);
     bench.pools = one.pools;
     pool
@@ -272,7 +272,7 @@ fn an_undo_goes_by_its_own_failures() {
     bench.cancel();
     bench.now += 12_000;
     bench.supervise_as(1);
-    bench.wake(bench.task.version);
+    bench.woken();
     assert_eq!(bench.request("a").direction, shared::step::Direction::Undo);
     assert_eq!(bench.request("a").pool, None);
 }

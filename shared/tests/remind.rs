@@ -40,8 +40,7 @@ fn act(what: What) -> Event {
 /// Brings the order to `hours` after its beginning as the system would: a sweep that looks ahead, and its Wake.
 fn later(bench: &mut Bench, hours: i64) {
     bench.at(hours * HOUR - 60_000).supervise();
-    let seen = bench.task.version;
-    bench.at(hours * HOUR).wake(seen);
+    bench.at(hours * HOUR).woken();
 }
 
 fn reminded(task: &Task) -> (u32, Option<u64>) {
@@ -100,10 +99,8 @@ fn short_intervals_have_their_messages() {
     let steps = r#"b | event = "approved"; timeout = "10m"; remind = { every = "4m", agent = "y" }"#;
     let mut bench = bench(steps, json!({}));
     bench.wake(0).is("Pending b=Waiting+600000", "wake+240000");
-    let seen = bench.task.version;
-    bench.at(240_000).wake(seen).is("Pending b=Waiting+360000", "remind b#1, wake+240000");
-    let seen = bench.task.version;
-    bench.at(480_000).wake(seen);
+    bench.at(240_000).woken().is("Pending b=Waiting+360000", "remind b#1, wake+240000");
+    bench.at(480_000).woken();
     // The third would come after the timeout.
     bench.is("Pending b=Waiting+120000", "remind b#2");
 }
@@ -114,15 +111,13 @@ fn reminders_sleep_while_the_order_does_not_go_forward() {
     let mut paused = waiting();
     paused.on(&act(What::Pause)).at(20 * HOUR).wake(1).keeps(Kept::NothingReady, "");
     paused.on(&act(What::Resume));
-    let seen = paused.task.version;
     // One, and not one for each interval.
-    paused.wake(seen);
+    paused.woken();
     assert_eq!(reminded(&paused.task), (1, Some(28 * HOUR as u64)));
 
     let mut cancelled = waiting();
     cancelled.cancel();
-    let seen = cancelled.task.version;
-    cancelled.at(8 * HOUR).wake(seen);
+    cancelled.at(8 * HOUR).woken();
     cancelled.is("Undoing a=UndoProcessing#2 b=Pending c=Pending", "undo a#2");
 }
 
@@ -138,8 +133,7 @@ c | after = []; event = "paid"; timeout = "24h"
     let paid = Event::Arrived { name: "paid".into(), key: "k".into(), data: json!({}), by: None };
     bench.at(8 * HOUR).on(&paid);
     bench.is(&format!("Pending b=Waiting+{} c=Processed", 16 * HOUR), "wake");
-    let seen = bench.task.version;
-    bench.wake(seen);
+    bench.woken();
     assert_eq!(bench.request("b").reminder, Some(1));
 }
 
@@ -165,12 +159,10 @@ fn a_resubmitted_wait_has_all_its_reminders_again() {
     bench.at(24 * HOUR + 1000).supervise();
     assert_eq!(bench.task.steps[1].state, State::Failed);
     bench.on(&act(What::Resubmit { step: None, input: None }));
-    let seen = bench.task.version;
-    bench.wake(seen);
+    bench.woken();
     let next = bench.task.steps[1].reminded.as_ref().unwrap().clone();
     assert_eq!((next.sent, next.last), (1, 3));
-    let seen = bench.task.version;
-    bench.at(33 * HOUR).wake(seen);
+    bench.at(33 * HOUR).woken();
     assert_eq!(bench.request("b").idempotency_key, format!("{}:b:remind:2", bench.task.id));
 }
 
@@ -219,8 +211,8 @@ fn a_service_that_reports_later_is_reminded() {
     bench.wake(0).done("a");
     let call = bench.request("b").clone();
     assert_eq!((bench.task.steps[1].reminded.clone(), bench.task.steps[1].alert_at), (None, None));
-    let accepted = bench.answer("b", Outcome::Accepted { output: json!({}) });
-    bench.at(1000).on(&accepted).is(&format!("Pending a=Processed#1 b=Waiting+{}#1", 24 * HOUR), "");
+    bench.at(1000).answered("b", Outcome::Accepted { output: json!({}) });
+    bench.is(&format!("Pending a=Processed#1 b=Waiting+{}#1", 24 * HOUR), "");
     bench.at(8 * HOUR).supervise();
     let (seen, forward_by) = (bench.task.version, bench.task.forward_by);
     bench.at(8 * HOUR + 1000).wake(seen);
@@ -238,10 +230,8 @@ fn a_service_that_reports_later_is_reminded() {
     bench.at(24 * HOUR + 2000).supervise();
     assert!(matches!(bench.task.steps[1].state, State::Pending { .. }));
     assert_eq!(bench.task.steps[1].reminds_at(), None);
-    let seen = bench.task.version;
-    bench.at(24 * HOUR + 3000).wake(seen);
-    let accepted = bench.answer("b", Outcome::Accepted { output: json!({}) });
-    bench.on(&accepted);
+    bench.at(24 * HOUR + 3000).woken();
+    bench.answered("b", Outcome::Accepted { output: json!({}) });
     assert_eq!(reminded(&bench.task), (1, Some(32 * HOUR as u64 + 3000)));
     assert_eq!(bench.task.steps[1].alert_at, Some(at(36 * HOUR + 3000)));
 }
@@ -262,11 +252,9 @@ fn work_that_is_polled_is_reminded_of() {
         for minute in [0, 5, 10] {
             bench.at(minute * MINUTE);
             if matches!(bench.task.steps[0].state, State::Pending { .. }) {
-                let seen = bench.task.version;
-                bench.wake(seen);
+                bench.woken();
             }
-            let answer = bench.answer("b", Outcome::NotYet { why: "running".into() });
-            bench.on(&answer);
+            bench.answered("b", Outcome::NotYet { why: "running".into() });
             assert_eq!((reminder(&bench).sent, reminder(&bench).next), (0, Some(at(12 * MINUTE))));
         }
         let before = bench.task.steps[0].clone();
@@ -361,15 +349,12 @@ fn the_input_that_an_operator_gave_a_step_is_none_of_its_reminders() {
     bench.task.secret = Some("s".into());
     bench.wake(0).done("a").failed("b");
     bench.on(&act(What::Resubmit { step: None, input: Some(json!({"n": 2})) }));
-    let seen = bench.task.version;
-    bench.wake(seen);
+    bench.woken();
     let call = bench.request("b").clone();
     assert_eq!(call.input, json!({"n": 2}));
-    let accepted = bench.answer("b", Outcome::Accepted { output: json!({}) });
-    bench.on(&accepted);
+    bench.answered("b", Outcome::Accepted { output: json!({}) });
     bench.at(8 * HOUR).supervise();
-    let seen = bench.task.version;
-    bench.at(8 * HOUR + 1000).wake(seen);
+    bench.at(8 * HOUR + 1000).woken();
     assert_eq!(bench.request("b").input, json!({"at": call.callback}));
 }
 

@@ -27,8 +27,7 @@ fn a_new_task_is_pending_unlocked_and_without_failures() {
 #[test]
 fn a_task_keeps_its_times_shard_tenant_priority_failures_and_last_error() {
     let mut bench = Bench::claimed(ONE);
-    let event = bench.answer("a", unavailable(Some(7000)));
-    bench.on(&event);
+    bench.answered("a", unavailable(Some(7000)));
     let task = &bench.task;
     assert_eq!((task.created_at, task.updated_at, task.shard), (at(0), at(bench.now), 0));
     assert_eq!((task.tenant.as_str(), task.priority), ("acme", shared::task::Priority::Normal));
@@ -102,8 +101,7 @@ fn a_request_for_the_end_of_a_wide_workflow_is_made_in_no_time() {
         for side in ["l", "r"] {
             // No outputs: nothing marks a step as visited but a list of its own.
             let output = if layer == 0 { json!(side) } else { json!(null) };
-            let event = bench.answer(&format!("{side}{layer}"), done(output));
-            bench.on(&event);
+            bench.answered(&format!("{side}{layer}"), done(output));
             if layer == 23 && side == "r" {
                 assert_eq!(bench.request("l24").outputs.len(), 2);
             }
@@ -341,10 +339,8 @@ fn an_unavailable_reply_counts_as_a_failure_and_waits_as_long_as_the_remote_asks
         bench.on(&event).is(&format!("Pending a=Pending+{wait}#1f1"), &wake);
     }
     let mut bench = Bench::claimed(ONE);
-    let event = bench.answer("a", unavailable(None));
-    bench.on(&event).at(1000).wake(2);
-    let event = bench.answer("a", unavailable(None));
-    bench.on(&event).is("Undoing a=Failed#2f2", "wake+11000, notice Failed");
+    bench.answered("a", unavailable(None)).at(1000).wake(2);
+    bench.answered("a", unavailable(None)).is("Undoing a=Failed#2f2", "wake+11000, notice Failed");
 }
 
 // E4: while a breaker is open, work waits and no failure is counted.
@@ -352,11 +348,9 @@ fn an_unavailable_reply_counts_as_a_failure_and_waits_as_long_as_the_remote_asks
 fn a_deferred_reply_counts_no_failure_however_often_it_comes() {
     let mut bench = Bench::claimed(ONE);
     for n in 1..20 {
-        let event = bench.answer("a", deferred(3000));
-        bench.on(&event).is(&format!("Pending a=Pending+3000#{n}"), "wake+3000");
-        let (now, seen) = (bench.now + 3000, bench.task.version);
+        bench.answered("a", deferred(3000)).is(&format!("Pending a=Pending+3000#{n}"), "wake+3000");
         let next = n + 1;
-        bench.at(now).wake(seen).is(&format!("Processing a=Processing#{next}"), &format!("do a#{next}"));
+        bench.at(bench.now + 3000).woken().is(&format!("Processing a=Processing#{next}"), &format!("do a#{next}"));
     }
 }
 
@@ -365,8 +359,7 @@ fn a_deferred_reply_counts_no_failure_however_often_it_comes() {
 fn a_deferred_reply_waits_for_a_second_at_least() {
     for (wish, wait) in [(0, 1000), (999, 1000), (1001, 1001)] {
         let mut bench = Bench::claimed(ONE);
-        let event = bench.answer("a", deferred(wish));
-        bench.on(&event).is(&format!("Pending a=Pending+{wait}#1"), &format!("wake+{wait}"));
+        bench.answered("a", deferred(wish)).is(&format!("Pending a=Pending+{wait}#1"), &format!("wake+{wait}"));
     }
 }
 
@@ -383,14 +376,12 @@ fn the_back_off_of_a_strained_agent_is_stretched() {
     for (wish, wait) in [(None, 4000), (Some(3000), 4000), (Some(7000), 7000)] {
         let mut bench = Bench::claimed(ONE);
         bench.agents.strained.insert("x".into(), strained(0, 4));
-        let event = bench.answer("a", unavailable(wish));
-        bench.on(&event).is(&format!("Pending a=Pending+{wait}#1f1"), &format!("wake+{wait}"));
+        bench.answered("a", unavailable(wish)).is(&format!("Pending a=Pending+{wait}#1f1"), &format!("wake+{wait}"));
     }
     // An open breaker is no failure, and another agent's trouble or an episode that is over does not count.
     let mut bench = Bench::claimed(ONE);
     bench.agents.strained.insert("x".into(), strained(0, 4));
-    let event = bench.answer("a", deferred(3000));
-    bench.on(&event).is("Pending a=Pending+3000#1", "wake+3000");
+    bench.answered("a", deferred(3000)).is("Pending a=Pending+3000#1", "wake+3000");
     for (agent, since) in [("y", 0), ("x", -600_000)] {
         let mut bench = Bench::claimed(ONE);
         bench.agents.strained.insert(agent.into(), strained(since, 4));
@@ -456,8 +447,7 @@ fn a_task_is_held_up_by_the_agents_it_waits_for_after_a_failure() {
 #[test]
 fn a_step_that_waits_is_retried_while_its_sibling_runs() {
     let mut bench = Bench::claimed(SIDE_BY_SIDE);
-    let event = bench.answer("a", unavailable(None));
-    bench.on(&event).is("Processing a=Pending+1000#1f1 b=Processing#1 c=Pending", "wake+1000");
+    bench.answered("a", unavailable(None)).is("Processing a=Pending+1000#1f1 b=Processing#1 c=Pending", "wake+1000");
     bench.at(1000).wake(2).is("Processing a=Processing#2f1 b=Processing#1 c=Pending", "do a#2");
 }
 
@@ -552,7 +542,7 @@ fn at_the_threshold_the_policy_may_be_error_or_a_bounded_long_back_off() {
         assert_eq!(bench.task.due, Some(at(bench.now + 3_600_000)));
         let now = bench.now + 3_600_000;
         bench.at(now).supervise().is(&format!("Pending a=Pending+0#{n}f{n}"), "wake");
-        bench.wake(bench.task.version);
+        bench.woken();
     }
     let now = bench.now + 11_000;
     bench.at(now).supervise().is("Error a=Failed#3f3", "notice AttentionNeeded, alert");
@@ -667,7 +657,7 @@ fn the_sweep_alone_brings_an_order_to_an_end() {
             bench.supervise();
             // Only a Wake that the supervisor itself sends arrives, and what it claims is lost again.
             if bench.effects.iter().any(|e| matches!(e, Effect::Wake(_, d) if d.is_zero())) {
-                bench.wake(bench.task.version);
+                bench.woken();
             }
         }
         assert!(bench.task.process_state().is_final());
@@ -691,8 +681,7 @@ fn a_wake_is_never_longer_than_a_message_can_wait() {
 fn the_columns_of_the_task_are_computed_from_its_steps() {
     let mut bench = Bench::new(SIDE_BY_SIDE);
     bench.wake(0);
-    let event = bench.answer("a", unavailable(None));
-    bench.on(&event).at(1000);
+    bench.answered("a", unavailable(None)).at(1000);
     bench.instance = "s2";
     bench.wake(2);
     assert_eq!(bench.task.locked_by(), Some("s2"), "the latest claimer");

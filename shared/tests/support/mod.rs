@@ -239,6 +239,11 @@ impl Bench {
         self.on(&Event::Wake { seen, hops: 0 })
     }
 
+    /// The Wake of the last save.
+    pub fn woken(&mut self) -> &mut Self {
+        self.wake(self.task.version)
+    }
+
     pub fn attempt(&self, step: &str) -> u32 {
         self.task.steps[self.workflow.position(step).unwrap()].attempt
     }
@@ -253,14 +258,16 @@ impl Bench {
         self.reply(step, self.attempt(step), outcome)
     }
 
+    pub fn answered(&mut self, step: &str, outcome: Outcome) -> &mut Self {
+        self.on(&self.answer(step, outcome))
+    }
+
     pub fn done(&mut self, step: &str) -> &mut Self {
-        let event = self.answer(step, done(json!({ "of": step })));
-        self.on(&event)
+        self.answered(step, done(json!({ "of": step })))
     }
 
     pub fn failed(&mut self, step: &str) -> &mut Self {
-        let event = self.answer(step, failed());
-        self.on(&event)
+        self.answered(step, failed())
     }
 
     pub fn cancel(&mut self) -> &mut Self {
