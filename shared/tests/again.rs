@@ -17,7 +17,7 @@ fn wish(from: &[&str]) -> Wish {
 }
 
 fn asked(wish: Wish) -> Event {
-    Event::Act(Act { what: What::RunAgain(wish), by: "ann".into(), reason: "the tariff was wrong".into(), seen: None })
+    act(What::RunAgain(wish))
 }
 
 fn refused(bench: &mut Bench, wish: Wish) -> Rule {
@@ -193,7 +193,7 @@ fn an_undo_that_fails_stops_the_order_and_can_be_finished() {
     let mut skipped = Bench { task: bench.task.clone(), ..Bench::new(CHAIN) };
     skipped.at(60_000);
     let skip = What::Skip { step: Some("c".into()) };
-    skipped.on(&Event::Act(Act { what: skip, by: "ann".into(), reason: "by hand".into(), seen: None }));
+    skipped.on(&act(skip));
     assert_eq!(skipped.state(), "Pending a=Processed#1 b=Processed#1 c=Pending#2 d=Pending#1");
     bench.resubmit();
     bench.woken().done("c");
@@ -203,9 +203,7 @@ fn an_undo_that_fails_stops_the_order_and_can_be_finished() {
 // M7: an undo that cannot be done must not hold the order in its round.
 #[test]
 fn an_undo_that_failed_can_be_given_up_for_an_undo_of_the_whole_order() {
-    let undo = Event::Act(Act { what: What::Undo, by: "ann".into(), reason: "given up".into(), seen: None });
-    let cancel = Event::Cancel { by: "ann".into(), reason: "given up".into() };
-    for event in [undo, cancel] {
+    for event in [act(What::Undo), Event::Cancel { by: "ann".into(), reason: "given up".into() }] {
         let mut bench = chain();
         bench.on(&asked(wish(&["c"])));
         bench.woken().failed("c");
@@ -300,18 +298,17 @@ fn a_cancel_while_it_is_taken_back_undoes_the_whole_order() {
 fn a_repeated_act_is_already_done_and_a_pause_holds_it() {
     let mut bench = chain();
     let seen = Some(bench.task.version);
-    let act = Act { what: What::RunAgain(wish(&["c"])), by: "ann".into(), reason: "r".into(), seen };
-    bench.on(&Event::Act(act.clone()));
-    bench.on(&Event::Act(act)).keeps(Kept::Repeated, "wake");
-    let pause = Act { what: What::Pause, by: "ann".into(), reason: "r".into(), seen: None };
-    bench.on(&Event::Act(pause));
+    let again = Event::Act(Act { seen, ..by_ann(What::RunAgain(wish(&["c"]))) });
+    bench.on(&again);
+    bench.on(&again).keeps(Kept::Repeated, "wake");
+    bench.on(&act(What::Pause));
     bench.woken().keeps(Kept::NothingReady, "");
-    bench.on(&Event::Act(Act { what: What::Resume, by: "ann".into(), reason: "r".into(), seen: None }));
+    bench.on(&act(What::Resume));
     bench.woken();
     assert_eq!(bench.effects(), "undo c#2");
     let texts: Vec<_> =
         bench.task.log.iter().filter(|entry| entry.1 == Kind::RunAgain).map(|entry| entry.4.clone()).collect();
-    assert_eq!(texts, [Some("ann: r (again from c)".to_owned())]);
+    assert_eq!(texts, [Some("ann: ticket 7 (again from c)".to_owned())]);
 }
 
 const APPROVED: &str = r#"

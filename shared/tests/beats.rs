@@ -5,7 +5,7 @@
 use crate::language::bench;
 use crate::support::*;
 use serde_json::json;
-use shared::decision::{Act, Event, Kept, Progress, What};
+use shared::decision::{Event, Kept, Progress, What};
 use shared::message::{Outcome, Reply};
 use shared::step::State;
 use shared::task::Phase;
@@ -15,10 +15,6 @@ const STEPS: &str = r#"
 a | after = []; heartbeat = "10s"; timeout = "60s"; undo = { agent = "x", heartbeat = "5s" }
 b | after = ["a"]
 "#;
-
-fn act(what: What) -> Event {
-    Event::Act(Act { what, by: "ann".into(), reason: "r".into(), seen: None })
-}
 
 fn beat(attempt: u32) -> Event {
     Event::Beat { step: "a".into(), attempt, progress: Progress::default() }
@@ -32,11 +28,11 @@ fn with_secret() -> Bench {
 
 /// CompleteBy of the first step, in milliseconds.
 fn by(bench: &Bench) -> i64 {
-    bench.task.steps[0].claim().unwrap().1.as_millisecond() - at(0).as_millisecond()
+    ms(bench.task.steps[0].claim().unwrap().1)
 }
 
 fn forward_by(bench: &Bench) -> i64 {
-    bench.task.forward_by.unwrap().as_millisecond() - at(0).as_millisecond()
+    ms(bench.task.forward_by.unwrap())
 }
 
 // L6: two heartbeats may be missed, and the request says where to send them.

@@ -266,8 +266,7 @@ async fn an_act_that_does_not_fit_is_refused_and_changes_nothing() {
     engine.handle(vec![(id(), world.reply(0, failed()))]).await.remove(0).unwrap();
     let before = world.task();
     assert_eq!(before.phase, Phase::Error);
-    let what = What::MarkDone { step: Some("s0".into()), output: long(MAX_OUTPUT) };
-    let mut act = Act { what, by: "ann".into(), reason: "r".into(), seen: None };
+    let mut act = by_ann(What::MarkDone { step: Some("s0".into()), output: long(MAX_OUTPUT) });
     let mut refused = 0;
     // The first may still find room in what the alert has left.
     for _ in 0..3 {
@@ -294,8 +293,7 @@ async fn an_order_that_a_full_record_stopped_between_steps_continues_with_a_shor
     assert!(task.steps.iter().all(|step| matches!(step.state, State::Pending { .. })), "no step has failed");
     let resubmit = async |step: Option<&str>, input: Option<Value>| {
         let what = What::Resubmit { step: step.map(str::to_owned), input };
-        let act = Act { what, by: "ann".into(), reason: "r".into(), seen: None };
-        engine.act(vec![(id(), act)]).await.remove(0)
+        engine.act(vec![(id(), by_ann(what))]).await.remove(0)
     };
     let why = |refusal| Answer::NotAllowed { why: refusal };
     assert_eq!(resubmit(None, Some(json!({}))).await.unwrap(), why(Refusal::Ambiguous));

@@ -5,7 +5,7 @@
 use crate::language::bench;
 use crate::support::*;
 use serde_json::{Value, json};
-use shared::decision::{Act, Declined, Event, Kept, What};
+use shared::decision::{Declined, Event, Kept, What};
 use shared::message::Outcome;
 use shared::step::State;
 use shared::workflow::accept::{address, is_token};
@@ -15,10 +15,6 @@ a | after = []; accept = { within = "1h" }; undo = { agent = "x", with = { id = 
 b | after = ["a"]
 "#;
 const HOUR: i64 = 3_600_000;
-
-fn act(what: What) -> Event {
-    Event::Act(Act { what, by: "ann".into(), reason: "r".into(), seen: None })
-}
 
 fn accepted() -> Outcome {
     Outcome::Accepted { output: json!({"id": "j7"}) }

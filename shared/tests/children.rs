@@ -218,8 +218,7 @@ impl Family {
     }
 
     async fn act(&mut self, id: &Id, what: What) -> operator::Outcome {
-        let act = Act { what, by: "ann".into(), reason: "r".into(), seen: None };
-        let outcome = self.engine.act(vec![(id.clone(), act)]).await.remove(0).unwrap();
+        let outcome = self.engine.act(vec![(id.clone(), by_ann(what))]).await.remove(0).unwrap();
         self.open.append(&mut self.queues.0.lock().unwrap());
         outcome
     }
@@ -665,7 +664,7 @@ async fn a_pause_holds_a_child_that_is_made_a_moment_later() {
     family.answers = silent;
     family.play().await;
     let seen = Some(family.parent().version);
-    let pause = Act { what: What::Pause, by: "ann".into(), reason: "r".into(), seen };
+    let pause = Act { seen, ..by_ann(What::Pause) };
     drop(family.engine.act(vec![(parent(), pause.clone())]).await);
     let mut child = family.child();
     child.paused_at = None;

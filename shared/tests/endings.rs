@@ -4,7 +4,7 @@
 
 use crate::support::*;
 use serde_json::json;
-use shared::decision::{Act, Event, Kept, Refusal, What};
+use shared::decision::{Event, Kept, Refusal, What};
 use shared::json::MAX_DEPTH;
 use shared::message::{Effect, MAX_OUTPUT, NoticeKind, Outcome};
 use shared::outputs::MAX_BESIDE;
@@ -405,7 +405,7 @@ fn the_default_attempts_share_one_key_for_106_minutes() {
         begun.push(bench.now / 60_000);
         bench.answered("a", unavailable(None));
         if let State::Pending { not_before: Some(from) } = bench.task.steps[0].state {
-            bench.at(from.as_millisecond() - at(0).as_millisecond()).woken();
+            bench.at(ms(from)).woken();
         }
     }
     assert_eq!(begun, [0, 1, 6, 16, 46, 106], "minutes after the first");
@@ -592,10 +592,6 @@ fn waits_long(bench: &mut Bench) -> &mut Bench {
     bench.at(1000).answered("a", unavailable(Some(600_000)))
 }
 
-fn by_hand(what: What) -> Event {
-    Event::Act(Act { what, by: "ann".into(), reason: "r".into(), seen: None })
-}
-
 /// The same workflow, which has 30 seconds in all.
 fn in_30_seconds(text: &str) -> String {
     format!("deadline = \"30s\"\n{}", text.replace("agent = \"x\"\ntimeout", "agent = \"x\"\nafter = []\ntimeout"))
@@ -657,11 +653,11 @@ fn a_late_order_may_stop_for_a_person() {
 #[test]
 fn a_paused_order_is_not_late() {
     let mut bench = Bench::claimed(&in_30_seconds(ONE));
-    waits_long(&mut bench).on(&by_hand(What::Pause));
+    waits_long(&mut bench).on(&act(What::Pause));
     assert_eq!(bench.task.due, None);
     bench.at(90_000).supervise().keeps(Kept::NothingReady, "");
     // Its Wake comes before the sweep, and starts nothing.
-    bench.on(&by_hand(What::Resume)).at(91_000).wake(0).keeps(Kept::NothingReady, "");
+    bench.on(&act(What::Resume)).at(91_000).wake(0).keeps(Kept::NothingReady, "");
     bench.supervise().is("Undoing a=Pending+510000#1f1", "wake, notice Failed");
 }
 

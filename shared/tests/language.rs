@@ -4,7 +4,7 @@
 
 use crate::support::*;
 use serde_json::{Value, json};
-use shared::decision::Event;
+use shared::decision::{Event, What};
 use shared::message::{Effect, Outcome, Reply};
 use shared::step::FailureKind;
 use shared::task::Task;
@@ -233,8 +233,7 @@ fn an_input_of_a_person_does_not_replace_what_the_undo_maps() {
     let steps = "a | after = []; undo = { agent = \"x\", with = { id = \"${output.id}\" } }\nb | after = [\"a\"]";
     let mut bench = Bench::new(&format!("on_failure = \"error\"\n{}", file(steps)));
     bench.wake(0).failed("a");
-    let what = shared::decision::What::Resubmit { step: Some("a".into()), input: Some(json!({"x": 1})) };
-    bench.on(&Event::Act(shared::decision::Act { what, by: "ann".into(), reason: "by hand".into(), seen: None }));
+    bench.on(&act(What::Resubmit { step: Some("a".into()), input: Some(json!({"x": 1})) }));
     bench.woken();
     assert_eq!(bench.request("a").input, json!({"x": 1}));
     bench.answered("a", done(json!({"id": 7}))).cancel().at(40_000);
@@ -336,9 +335,7 @@ fn a_person_decides_about_a_step_that_failed_by_a_mistake() {
     // The same mistake again, and then an input of a person in place of what the file maps.
     let seen = bench.task.version;
     bench.resubmit().wake(seen + 1).is("Error a=Failed", "notice AttentionNeeded, alert");
-    let what = shared::decision::What::Resubmit { step: Some("a".into()), input: Some(json!({"x": 1})) };
-    let act = shared::decision::Act { what, by: "ann".into(), reason: "by hand".into(), seen: None };
-    bench.on(&Event::Act(act));
+    bench.on(&act(What::Resubmit { step: Some("a".into()), input: Some(json!({"x": 1})) }));
     bench.woken().is("Processing a=Processing#1", "do a#1");
     assert_eq!(bench.request("a").input, json!({"x": 1}));
 }

@@ -13,7 +13,7 @@ mod undo;
 use crate::support::*;
 use contract::memory::{Behind, Between};
 use serde_json::{Value, json};
-use shared::decision::{Act, Event, What};
+use shared::decision::{Event, What};
 use shared::engine::Engine;
 use shared::items::Items;
 use shared::message::{Effect, NoticeKind, Outcome, Reply, Request, Wake};
@@ -313,8 +313,7 @@ impl Family {
     }
 
     async fn act(&mut self, what: What) -> operator::Outcome {
-        let act = Act { what, by: "ann".into(), reason: "r".into(), seen: None };
-        let outcome = self.engine.act(vec![(parent(), act)]).await.remove(0).unwrap();
+        let outcome = self.engine.act(vec![(parent(), by_ann(what))]).await.remove(0).unwrap();
         self.take();
         outcome
     }

@@ -6,7 +6,7 @@ use crate::support::*;
 use contract::memory::{Behind, Between};
 use jiff::SignedDuration;
 use serde_json::json;
-use shared::decision::{Act, Decision, Event, Kept, Refusal, Turn, What};
+use shared::decision::{Act, Decision, Event, Kept, Refusal, What};
 use shared::engine::{Engine, Handled};
 use shared::history::Kind;
 use shared::message::{Effect, Reply};
@@ -31,18 +31,9 @@ fn asked(bench: &mut Bench, to: &Workflow, resubmits: bool) {
 fn migrated(bench: &mut Bench, to: &Workflow) {
     let from = bench.task.migrates_at(SKEW).expect("nothing is with an agent");
     assert!(from <= at(bench.now), "not before {from}");
-    let turn = Turn {
-        workflow: &bench.workflow,
-        input: &bench.input,
-        now: at(bench.now),
-        instance: "s1",
-        skew: SKEW,
-        agents: &bench.agents,
-        pools: &bench.pools,
-        outputs: &bench.outputs,
-        public_url: bench.public_url,
+    let Decision::Save { task, effects } = migrate(&bench.task, to, &bench.turn("s1")) else {
+        panic!("it is always saved")
     };
-    let Decision::Save { task, effects } = migrate(&bench.task, to, &turn) else { panic!("it is always saved") };
     assert_eq!(task.version, bench.task.version + 1);
     if task.workflow_hash == to.hash() {
         bench.workflow = to.clone();
@@ -304,7 +295,6 @@ fn a_resubmission_under_the_present_definition_withdraws_the_wish_for_another() 
 // Only the wish held up the end, so nothing else would bring it.
 #[test]
 fn a_withdrawn_wish_lets_the_order_end() {
-    let undo = || Event::Act(Act { what: What::Undo, by: "ann".into(), reason: "r".into(), seen: None });
     let withdraw = |bench: &mut Bench, resubmits| {
         let own = bench.workflow.clone();
         asked(bench, &own, resubmits);
@@ -317,7 +307,7 @@ fn a_withdrawn_wish_lets_the_order_end() {
 
     let guarded = format!("tombstones = true\n{ONE}");
     let mut bench = Bench::claimed(&guarded);
-    bench.done("a").on(&undo());
+    bench.done("a").on(&act(What::Undo));
     bench.at(1000).wake(50);
     assert_eq!(bench.state(), "Undoing a=UndoProcessing#2");
     asked(&mut bench, &workflow(&guarded.replace("10s", "20s")), false);
@@ -331,7 +321,7 @@ fn a_withdrawn_wish_lets_the_order_end() {
     bench.done("a").at(5000).supervise();
     assert_eq!(bench.state(), "Error pay=Failed a=Processed#1");
     asked(&mut bench, &workflow(&late.replace("10s", "20s")), true);
-    bench.on(&Event::Act(Act { what: What::Skip { step: None }, by: "ann".into(), reason: "r".into(), seen: None }));
+    bench.on(&act(What::Skip { step: None }));
     let before = bench.state();
     withdraw(&mut bench, false);
     assert!(
@@ -384,7 +374,7 @@ fn an_event_lets_nothing_begin_or_end_before_the_migration() {
 #[test]
 fn an_undo_does_not_end_before_the_migration() {
     let mut bench = Bench::claimed(ONE);
-    bench.done("a").on(&Event::Act(Act { what: What::Undo, by: "ann".into(), reason: "r".into(), seen: None }));
+    bench.done("a").on(&act(What::Undo));
     bench.at(60_000).wake(50);
     assert_eq!(bench.state(), "Undoing a=UndoProcessing#2");
     let to = workflow(&ONE.replace("10s", "20s"));
@@ -679,7 +669,6 @@ fn a_poll_pauses_for_a_migration() {
 #[test]
 fn a_paused_order_migrates_too() {
     let mut bench = chain();
-    let act = |what| Event::Act(Act { what, by: "ann".into(), reason: "r".into(), seen: None });
     bench.on(&act(What::Pause));
     let to = workflow(&CHAIN.replace("10s", "20s"));
     asked(&mut bench, &to, false);
@@ -753,8 +742,7 @@ impl World {
 
     async fn migrate(&self, to: &Workflow) -> Outcome {
         let what = What::Migrate { to: to.hash(), resubmits: false };
-        let act = Act { what, by: "ann".into(), reason: "r".into(), seen: None };
-        self.engine.act(vec![(Id("ord_1".into()), act)]).await.pop().unwrap().unwrap()
+        self.engine.act(vec![(Id("ord_1".into()), by_ann(what))]).await.pop().unwrap().unwrap()
     }
 
     fn task(&self) -> Task {
@@ -801,7 +789,7 @@ async fn the_wake_that_comes_first_moves_the_order_and_goes_on() {
 async fn an_order_with_nothing_under_way_is_moved_at_once() {
     let to = next();
     let world = World::new(&to).await;
-    world.on(Event::Act(Act { what: What::Pause, by: "ann".into(), reason: "r".into(), seen: None })).await;
+    world.on(act(What::Pause)).await;
     world.on(world.done("a")).await;
     world.later(60_000);
     world.sent();
@@ -814,7 +802,7 @@ async fn an_order_with_nothing_under_way_is_moved_at_once() {
 async fn a_migration_whose_instance_died_is_done_by_the_next_sweep() {
     let to = next();
     let world = World::new(&to).await;
-    world.on(Event::Act(Act { what: What::Pause, by: "ann".into(), reason: "r".into(), seen: None })).await;
+    world.on(act(What::Pause)).await;
     world.on(world.done("a")).await;
     world.later(60_000);
     world.store.0.store(2, Ordering::Relaxed);

@@ -12,12 +12,8 @@ use shared::operator::MAX_INPUT;
 use shared::task::{Phase, ProcessState};
 use shared::view;
 
-fn act(what: What) -> Event {
-    Event::Act(Act { what, by: "ann".into(), reason: "ticket 7".into(), seen: None })
-}
-
 fn seen(what: What, version: u64) -> Event {
-    Event::Act(Act { what, by: "ann".into(), reason: "ticket 7".into(), seen: Some(version) })
+    Event::Act(Act { seen: Some(version), ..by_ann(what) })
 }
 
 fn resubmit() -> What {
@@ -643,7 +639,7 @@ fn a_step_of_a_paused_agent_waits_without_failures_and_without_wakes() {
     bench.wake(0).keeps(Kept::NothingReady, "");
     for _ in 0..100 {
         let due = bench.task.due.unwrap();
-        bench.now = due.as_millisecond() - at(0).as_millisecond();
+        bench.now = ms(due);
         bench.supervise().keeps(Kept::NothingReady, "");
         let next = bench.task.due.unwrap();
         assert!(next > at(bench.now) && next <= at(bench.now + 60_000), "{next}");
@@ -651,7 +647,7 @@ fn a_step_of_a_paused_agent_waits_without_failures_and_without_wakes() {
     assert_eq!((bench.task.failure_count(), bench.task.version), (0, 0));
     bench.agents.paused.clear();
     let due = bench.task.due.unwrap();
-    bench.now = due.as_millisecond() - at(0).as_millisecond();
+    bench.now = ms(due);
     bench
         .supervise()
         .is("Pending a=Pending", "notice Received, wake")

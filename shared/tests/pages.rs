@@ -6,7 +6,7 @@ use crate::language::{bench, file};
 use crate::outputs::World;
 use crate::support::*;
 use serde_json::{Value, json};
-use shared::decision::{Act, Event, Kept, Refusal, What};
+use shared::decision::{Kept, Refusal, What};
 use shared::erase::{Part, erase};
 use shared::message::Outcome;
 use shared::migrate::{Rule, moved};
@@ -23,10 +23,6 @@ const PAGES: &str = r#"
 a | after = []; with = { shop = "s", cursor = "${page.?cursor}", n = "${page.number}" }; pages = { items = "${answer.rows}", next = "${answer.?next}" }; on_failure = "error"; retry = { max = 2, backoff = ["1s"], then = "error" }
 b | after = ["a"]; with = { all = "${outputs.a}" }
 "#;
-
-fn act(what: What) -> Event {
-    Event::Act(Act { what, by: "ann".into(), reason: "r".into(), seen: None })
-}
 
 fn page(rows: impl Into<Value>, next: impl Into<Value>) -> Outcome {
     done(json!({ "rows": rows.into(), "next": next.into(), "other": "left out" }))

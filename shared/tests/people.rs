@@ -5,7 +5,7 @@
 use crate::language::{bench, file};
 use crate::support::*;
 use serde_json::{Value, json};
-use shared::decision::{Act, Declined, Event, Kept, What};
+use shared::decision::{Declined, Event, Kept, What};
 use shared::step::{FailureKind, State};
 use shared::workflow::file::{Known, parse};
 
@@ -15,10 +15,6 @@ fn yes(by: &str, key: &str) -> Event {
 
 fn said(by: &str, key: &str, data: Value) -> Event {
     Event::Arrived { name: "approved".into(), key: key.into(), data, by: Some(by.into()) }
-}
-
-fn act(what: What) -> Event {
-    Event::Act(Act { what, by: "op".into(), reason: "r".into(), seen: None })
 }
 
 const TWO: &str = r#"

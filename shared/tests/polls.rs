@@ -5,7 +5,7 @@
 use crate::language::bench;
 use crate::support::*;
 use serde_json::json;
-use shared::decision::{Act, Event, Kept, Refusal, What};
+use shared::decision::{Event, Kept, Refusal, What};
 use shared::message::{Effect, Outcome, Reply};
 use shared::step::State;
 
@@ -18,10 +18,6 @@ const ASKS: &str = r#"
 a | after = []; poll = { every = "5s", for = "1m", done = "answer.state == 'FINISHED'", failed = "answer.state == 'ABORTED'" }
 b | after = ["a"]
 "#;
-
-fn act(what: What) -> Event {
-    Event::Act(Act { what, by: "ann".into(), reason: "r".into(), seen: None })
-}
 
 fn not_yet() -> Outcome {
     Outcome::NotYet { why: "answer.state is 'RUNNING'".into() }
@@ -115,14 +111,14 @@ fn looks_without_an_answer_end_with_the_time_of_the_poll() {
                     bench.on(&answer);
                 }
                 _ => {
-                    let by = bench.task.complete_by().unwrap().as_millisecond() - at(0).as_millisecond();
+                    let by = ms(bench.task.complete_by().unwrap());
                     bench.at(by + 1_000).supervise();
                     assert_eq!(bench.expired, 1);
                 }
             }
             assert_eq!((bench.task.steps[0].failures, bench.task.log.len() <= 3), (0, true), "{}", bench.state());
             if let State::Pending { not_before: Some(from) } = bench.task.steps[0].state {
-                bench.at(from.as_millisecond() - at(0).as_millisecond()).woken();
+                bench.at(ms(from)).woken();
             } else if let State::Processing { .. } = bench.task.steps[0].state {
                 let wait = i64::try_from(delay(&bench)).unwrap();
                 bench.at(bench.now + wait);

@@ -1,9 +1,9 @@
 //! Goal: requests go to the first healthy pool, whatever happens to the pools, and what is learned about them is right.
 //! Method: tables of health and news, and of pools and failures; then whole attempts of tasks on the bench.
 
-use crate::support::{Bench, at, done, failed, secs};
+use crate::support::{Bench, act, at, done, failed, secs};
 use jiff::SignedDuration;
-use shared::decision::{Act, Event, What};
+use shared::decision::{Event, What};
 use shared::message::Outcome;
 use shared::pools::{Health, LEFT_FOR, LONGEST, Layout, MISSES, News, Pools, SHORTEST};
 use shared::task::Priority;
@@ -307,7 +307,7 @@ fn a_step_that_was_claimed_before_does_not_count_as_a_probe_again() {
     let mut bench = bench([0; 3]);
     bench.wake(0);
     bench.pools = hold(Pools::new(&layout()), "x", 5, 0);
-    bench.at(6_000).on(&Event::Act(Act { what: What::Pause, by: "ann".into(), reason: "a look".into(), seen: None }));
+    bench.at(6_000).on(&act(What::Pause));
     assert!(bench.kept.is_none());
     assert_eq!(bench.pools.health("x", "x"), Some(left(5_000, secs(5))));
 }

@@ -5,7 +5,7 @@
 use crate::language::{bench, file};
 use crate::support::*;
 use serde_json::json;
-use shared::decision::{Act, Event, Kept, What};
+use shared::decision::{Event, Kept, What};
 use shared::message::{Outcome, Reply};
 use shared::step::State;
 use shared::task::Task;
@@ -25,16 +25,8 @@ fn waiting() -> Bench {
     bench
 }
 
-fn due(bench: &Bench) -> i64 {
-    bench.task.due.unwrap().as_millisecond() - at(0).as_millisecond()
-}
-
 fn event() -> Event {
     Event::Arrived { name: "approved".into(), key: "k".into(), data: json!({}), by: None }
-}
-
-fn act(what: What) -> Event {
-    Event::Act(Act { what, by: "op".into(), reason: "r".into(), seen: None })
 }
 
 /// Brings the order to `hours` after its beginning as the system would: a sweep that looks ahead, and its Wake.
@@ -45,7 +37,7 @@ fn later(bench: &mut Bench, hours: i64) {
 
 fn reminded(task: &Task) -> (u32, Option<u64>) {
     let reminded = task.steps[1].reminded.as_ref().unwrap();
-    (reminded.sent, reminded.next.map(|next| (next.as_millisecond() - at(0).as_millisecond()) as u64))
+    (reminded.sent, reminded.next.map(|next| ms(next) as u64))
 }
 
 // Rule 10: counted before it is sent, under a key of its own; no attempt, and no deadline moves.
@@ -54,7 +46,7 @@ fn a_reminder_is_a_request_that_changes_nothing_else() {
     let mut bench = waiting();
     let before = bench.task.clone();
     // A sweep looks ahead, as after every long wait.
-    assert_eq!(due(&bench), 8 * HOUR - 120_000);
+    assert_eq!(bench.due(), 8 * HOUR - 120_000);
     later(&mut bench, 8);
     let request = bench.request("b");
     assert_eq!((request.agent.as_str(), request.attempt, request.reminder), ("y", 0, Some(1)));
@@ -64,7 +56,7 @@ fn a_reminder_is_a_request_that_changes_nothing_else() {
     assert_eq!(reminded(&bench.task), (1, Some(16 * HOUR as u64)));
     assert_eq!((bench.task.steps[1].attempt, bench.task.forward_by), (0, before.forward_by));
     assert_eq!(bench.task.steps[1].state, before.steps[1].state);
-    assert_eq!(due(&bench), 16 * HOUR - 120_000);
+    assert_eq!(bench.due(), 16 * HOUR - 120_000);
     // No reply counts, of whatever kind.
     for outcome in [Outcome::Done { output: json!({}) }, Outcome::Failed { error: "no such address".into() }] {
         let reply = Reply::new(bench.task.id.clone(), "b", 0, outcome);
@@ -74,7 +66,7 @@ fn a_reminder_is_a_request_that_changes_nothing_else() {
     assert_eq!(bench.request("b").reminder, Some(2));
     assert_eq!(reminded(&bench.task), (2, None));
     // The last one: from now on only the deadline of the event is due.
-    assert_eq!(due(&bench), 24 * HOUR + 1000);
+    assert_eq!(bench.due(), 24 * HOUR + 1000);
     let log: Vec<_> = bench.task.log.iter().filter_map(|entry| entry.4.clone()).collect();
     assert_eq!(log.last().unwrap(), "2 of 2", "one entry for all reminders");
     bench.on(&event()).is("Pending a=Processed#1 b=Processed c=Pending", "wake");
@@ -264,7 +256,7 @@ fn work_that_is_polled_is_reminded_of() {
         let now = &bench.task.steps[0];
         assert_eq!((&now.state, now.attempt, now.poll_until), (&before.state, before.attempt, before.poll_until));
         // Its wake, or the sweep after it, brings the next one.
-        assert!(due(&bench) <= 24 * MINUTE + 10_000, "{}", due(&bench));
+        assert!(bench.due() <= 24 * MINUTE + 10_000, "{}", bench.due());
         bench.at(30 * MINUTE + 1000).supervise();
         let reason = bench.task.alert.as_ref().map(|alert| alert.reason.clone());
         assert_eq!(reason, Some(format!("`b` polls since {}; half of the allowed 1h has passed", at(0))));
@@ -297,7 +289,7 @@ c | after = ["a"]; retry = { max = 9, backoff = ["1h"] }
 fn operators_are_told_of_a_wait_that_is_half_over() {
     let mut bench = bench(ALARM, json!({}));
     bench.wake(0).done("a").done("c").at(11_000).supervise();
-    assert_eq!(due(&bench), 12 * HOUR + 1000);
+    assert_eq!(bench.due(), 12 * HOUR + 1000);
     bench.at(12 * HOUR).supervise().keeps(Kept::NothingReady, "");
     bench.at(12 * HOUR + 1000).supervise();
     bench.is(&format!("Pending a=Processed#1 b=Waiting+{} c=Processed#1", 12 * HOUR - 1000), "alert");
@@ -311,7 +303,7 @@ fn operators_are_told_of_a_wait_that_is_half_over() {
     bench.on(&Event::AlertSent { version });
     assert!(bench.task.alert.is_none());
     bench.at(13 * HOUR).supervise();
-    assert_eq!(due(&bench), 24 * HOUR + 1000);
+    assert_eq!(bench.due(), 24 * HOUR + 1000);
     bench.at(24 * HOUR + 1000).supervise();
     assert_eq!(bench.task.steps[1].state, State::Failed);
 }
@@ -366,8 +358,8 @@ fn a_reminder_whose_agent_is_paused_gives_way_to_what_is_due() {
     let paused = serde_json::from_value(json!({"by": "ann", "reason": "", "since": 0})).unwrap();
     bench.agents.paused.insert("y".into(), paused);
     bench.at(8 * HOUR + 60_000).supervise();
-    assert!(due(&bench) > bench.now, "{} {}", due(&bench), bench.now);
+    assert!(bench.due() > bench.now, "{} {}", bench.due(), bench.now);
     assert_eq!(bench.effects(), "");
     // Its wait still ends in time.
-    assert!(due(&bench) <= 24 * HOUR + 1000);
+    assert!(bench.due() <= 24 * HOUR + 1000);
 }

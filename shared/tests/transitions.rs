@@ -5,7 +5,7 @@
 use crate::support::*;
 use serde_json::json;
 use shared::control::{Agents, Pause};
-use shared::decision::{Act, Event, Kept, Refusal, Turn, What};
+use shared::decision::{Event, Kept, Refusal, What};
 use shared::message::{Effect, MAX_DELAY, MAX_HOPS, NoticeKind};
 use shared::step::Direction;
 use shared::strain::Strain;
@@ -259,10 +259,6 @@ fn a_reply_that_gave_its_step_back_sends_the_wake_again() {
     bench.at(400).on(&reply).keeps(Kept::Repeated, "wake+600");
 }
 
-fn act(what: What) -> Event {
-    Event::Act(Act { what, by: "ann".into(), reason: "a look".into(), seen: None })
-}
-
 // F1, F3: a person may act before the order has begun. Nothing looks at version 0 again, so its notice is sent with the act
 // and with each repetition of it (simulation, seed 115).
 #[test]
@@ -274,8 +270,7 @@ fn an_act_before_the_first_wake_tells_that_the_order_was_received() {
     assert!(received(bench.on(&act(What::Pause))));
     bench.on(&act(What::Pause)).keeps(Kept::Repeated, "notice Received");
     assert!(received(bench.on(&act(What::Resume))));
-    let due = bench.task.due.unwrap().as_millisecond() - at(0).as_millisecond();
-    assert!(received(bench.at(due + 1000).supervise()), "{}", bench.effects());
+    assert!(received(bench.at(bench.due() + 1000).supervise()), "{}", bench.effects());
     bench.wake(0);
     assert!(!received(bench.on(&act(What::Pause))), "it has begun");
 
@@ -399,18 +394,7 @@ fn the_back_off_of_an_undo_is_stretched() {
 }
 
 fn holders(bench: &Bench) -> Vec<&str> {
-    let turn = Turn {
-        workflow: &bench.workflow,
-        input: &bench.input,
-        now: at(bench.now),
-        instance: "v1",
-        skew: SKEW,
-        agents: &bench.agents,
-        pools: &bench.pools,
-        outputs: &bench.outputs,
-        public_url: "https://orders.example",
-    };
-    shared::supervisor::holders(&bench.task, &turn)
+    shared::supervisor::holders(&bench.task, &bench.turn("v1"))
 }
 
 // J1: an agent holds a task up from the moment its time has run out until the next attempt, in both directions.
@@ -468,7 +452,7 @@ fn a_task_that_only_waits_counts_no_failure_and_its_wake_is_resent() {
     let mut bench = Bench::new(ONE);
     for round in 1..50 {
         let due = bench.task.due.unwrap();
-        bench.now = (due.as_millisecond() - at(0).as_millisecond()).max(bench.now);
+        bench.now = ms(due).max(bench.now);
         bench.supervise().is("Pending a=Pending", "notice Received, wake");
         assert!(bench.task.due.unwrap() > at(bench.now), "round {round}");
         assert!(bench.task.due.unwrap() <= at(bench.now + 900_000), "at most a quarter of an hour between looks");
@@ -653,7 +637,7 @@ fn the_sweep_alone_brings_an_order_to_an_end() {
         while let Some(due) = bench.task.due.filter(|_| !bench.task.process_state().is_final()) {
             rounds += 1;
             assert!(rounds < 1000, "{}", bench.state());
-            bench.now = (due.as_millisecond() - at(0).as_millisecond()).max(bench.now);
+            bench.now = ms(due).max(bench.now);
             bench.supervise();
             // Only a Wake that the supervisor itself sends arrives, and what it claims is lost again.
             if bench.effects.iter().any(|e| matches!(e, Effect::Wake(_, d) if d.is_zero())) {

@@ -5,7 +5,7 @@
 use crate::language::bench;
 use crate::support::*;
 use serde_json::{Value, json};
-use shared::decision::{Act, Declined, Event, Kept, Refusal, What};
+use shared::decision::{Declined, Event, Kept, Refusal, What};
 use shared::step::State;
 use shared::task::{LOOK_AHEAD, Task};
 use shared::time::plus;
@@ -17,14 +17,6 @@ b | after = ["a"]; wait = "2m"
 c | after = ["b"]
 "#;
 
-fn act(what: What) -> Event {
-    Event::Act(Act { what, by: "ann".into(), reason: "r".into(), seen: None })
-}
-
-fn due(bench: &Bench) -> i64 {
-    bench.task.due.unwrap().as_millisecond() - at(0).as_millisecond()
-}
-
 // L1: exact to a second up to 15 minutes.
 #[test]
 fn a_short_wait_ends_by_a_delayed_message() {
@@ -32,7 +24,7 @@ fn a_short_wait_ends_by_a_delayed_message() {
     bench.wake(0).at(1000).done("a");
     bench.is("Pending a=Processed#1 b=Waiting+120000 c=Pending", "wake+120000, notice StepCompleted");
     // A supervisor looks after it only in case that message is lost.
-    assert_eq!(due(&bench), 131_000);
+    assert_eq!(bench.due(), 131_000);
     let seen = bench.task.version;
     bench.at(100_000).wake(seen).keeps(Kept::NothingReady, "wake+21000");
     bench.at(121_000).wake(seen).is("Processing a=Processed#1 b=Processed c=Processing#1", "do c#1");
@@ -64,16 +56,16 @@ fn a_long_wait_is_brought_by_the_sweep_that_looks_ahead() {
     bench.wake(0).done("a");
     bench.is(&format!("Pending a=Processed#1 b=Waiting+{MONTH} c=Pending"), "notice StepCompleted");
     let look = MONTH - i64::try_from(LOOK_AHEAD.as_millis()).unwrap();
-    assert_eq!(due(&bench), look);
+    assert_eq!(bench.due(), look);
     bench.at(look - 1).supervise().keeps(Kept::NothingReady, "");
     let before = bench.task.clone();
     bench.at(look + 30_000).supervise().keeps(Kept::NothingReady, "wake+90000");
     bench.at(look + 90_000).supervise().keeps(Kept::NothingReady, "wake+30000");
     assert_eq!(bench.task, before, "nothing is written, so it stays due");
     bench.at(MONTH).woken().is("Processing a=Processed#1 b=Processed c=Processing#1", "do c#1");
-    assert_eq!(due(&bench), look, "early enough, so its place in the index costs nothing either");
+    assert_eq!(bench.due(), look, "early enough, so its place in the index costs nothing either");
     bench.at(MONTH + 5_000).supervise().keeps(Kept::NothingReady, "");
-    assert_eq!(due(&bench), MONTH + 11_000, "the attempt that a sweep finds under way");
+    assert_eq!(bench.due(), MONTH + 11_000, "the attempt that a sweep finds under way");
 }
 
 // L1: the messages of the sweeps that look ahead may be lost, too.
@@ -82,7 +74,7 @@ fn a_long_wait_without_its_message_is_found_by_a_sweep() {
     let mut bench = bench(LONG, json!({}));
     bench.wake(0).done("a").at(MONTH - 60_000).supervise().keeps(Kept::NothingReady, "wake+60000");
     bench.at(MONTH + 10_000).supervise().keeps(Kept::NothingReady, "wake");
-    assert_eq!(due(&bench), MONTH + 10_000 + 900_000, "and then it gives way to what is due behind it");
+    assert_eq!(bench.due(), MONTH + 10_000 + 900_000, "and then it gives way to what is due behind it");
     bench.woken().is("Processing a=Processed#1 b=Processed c=Processing#1", "do c#1");
 }
 
@@ -268,11 +260,11 @@ fn an_event_settles_the_step_that_waits_for_it() {
     let mut bench = bench(PAID, json!({}));
     bench.wake(0).done("a");
     bench.is(&format!("Pending a=Processed#1 b=Waiting+{DAY} c=Pending"), "notice StepCompleted");
-    assert_eq!(due(&bench), DAY + 1000);
+    assert_eq!(bench.due(), DAY + 1000);
     bench.at(5000).on(&event("paid", "k1", json!({"sum": 5, "by": "ann"})));
     bench.is("Pending a=Processed#1 b=Processed c=Pending", "wake");
     assert_eq!(bench.task.steps[1].output, Some(json!({"sum": 5})));
-    assert_eq!(due(&bench), 10_000);
+    assert_eq!(bench.due(), 10_000);
     bench.woken().is("Processing a=Processed#1 b=Processed c=Processing#1", "do c#1");
     assert_eq!(bench.request("c").input, json!({"sum": 5}));
 }

@@ -3,7 +3,7 @@
 use super::{CHILD, Family, PARENT, give, good, lines, on_error, parent, silent, stopping, without};
 use crate::support::*;
 use serde_json::json;
-use shared::decision::{Act, What};
+use shared::decision::What;
 use shared::items::Item;
 use shared::task::Phase;
 use std::sync::Arc;
@@ -64,8 +64,7 @@ async fn a_look_resumes_what_the_parents_pause_left() {
         }
         family.act(What::Pause).await;
         for what in [What::Resume, What::Pause] {
-            let act = Act { what, by: "ann".into(), reason: "r".into(), seen: None };
-            drop(family.engine.act(vec![(Family::id(1, 0), act)]).await);
+            drop(family.engine.act(vec![(Family::id(1, 0), by_ann(what))]).await);
         }
         let paused = |family: &Family| [0, 1].map(|item| family.child(item, 0).unwrap().paused_at.is_some());
         family.answers = Box::new(good);

@@ -101,6 +101,11 @@ pub fn at(ms: i64) -> Timestamp {
     Timestamp::from_millisecond(1_000_000_000 + ms).unwrap()
 }
 
+/// Milliseconds since the task was created.
+pub fn ms(time: Timestamp) -> i64 {
+    time.as_millisecond() - at(0).as_millisecond()
+}
+
 pub fn submission(id: &str, reply_queue: bool) -> Submission {
     let reply_queue = reply_queue.then(|| "acme".into());
     Submission { reference: Some("r-1".into()), reply_queue, ..contract::submission(Id(id.into())) }
@@ -192,8 +197,12 @@ impl Bench {
         bench
     }
 
+    pub fn due(&self) -> i64 {
+        ms(self.task.due.unwrap())
+    }
+
     fn note_due(&mut self) {
-        let due = self.task.due.map(|t| t.as_millisecond() - at(0).as_millisecond());
+        let due = self.task.due.map(ms);
         if self.dues.last() != Some(&due) {
             self.dues.push(due);
         }
@@ -334,9 +343,7 @@ impl Bench {
     pub fn state(&self) -> String {
         let mut text = self.task.process_state().name().to_owned();
         for (step, spec) in self.task.steps.iter().zip(&self.workflow.steps) {
-            let wait = |t: &Option<Timestamp>| {
-                t.map(|t| format!("+{}", t.as_millisecond() - at(self.now).as_millisecond())).unwrap_or_default()
-            };
+            let wait = |t: &Option<Timestamp>| t.map(|t| format!("+{}", ms(t) - self.now)).unwrap_or_default();
             let state = match &step.state {
                 State::Pending { not_before } => format!("Pending{}", wait(not_before)),
                 State::Processing { .. } => "Processing".into(),
@@ -430,6 +437,14 @@ pub fn unavailable(retry_after_ms: Option<u64>) -> Outcome {
 
 pub fn deferred(retry_after_ms: u64) -> Outcome {
     Outcome::Deferred { error: "the breaker is open".into(), retry_after_ms }
+}
+
+pub fn by_ann(what: What) -> Act {
+    Act { what, by: "ann".into(), reason: "ticket 7".into(), seen: None }
+}
+
+pub fn act(what: What) -> Event {
+    Event::Act(by_ann(what))
 }
 
 /// An operator's resubmission of all failed steps, as seen at `seen`.
