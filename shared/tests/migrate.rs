@@ -3,23 +3,21 @@
 //! The last tests use the engine over a store and queues in memory.
 
 use crate::support::*;
-use contract::memory::{Behind, Between};
+use contract::memory::Between;
 use jiff::SignedDuration;
 use serde_json::json;
 use shared::decision::{Act, Decision, Event, Kept, Refusal, What};
-use shared::engine::{Engine, Handled};
 use shared::history::Kind;
-use shared::message::{Effect, Reply};
+use shared::message::Effect;
 use shared::migrate::{Rule, migrate, moved, plan};
 use shared::operator::Outcome;
 use shared::order::Id;
-use shared::pools::Layout;
-use shared::ports::{Error, Messenger, async_trait};
+use shared::ports::Error;
 use shared::step::{Kids, State};
-use shared::task::{Parent, Task};
+use shared::task::Parent;
 use shared::workflow::Workflow;
-use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 fn asked(bench: &mut Bench, to: &Workflow, resubmits: bool) {
     bench.outputs.know_definition(to.hash(), Arc::new(to.clone()));
@@ -681,18 +679,6 @@ fn a_paused_order_migrates_too() {
     assert_eq!(bench.effects(), "wake");
 }
 
-#[derive(Default)]
-struct Queues(Mutex<Vec<Effect>>);
-
-#[async_trait]
-impl Messenger for Queues {
-    async fn send(&self, effects: Vec<Effect>) -> Vec<Result<(), Error>> {
-        let answers = effects.iter().map(|_| Ok(())).collect();
-        self.0.lock().unwrap().extend(effects);
-        answers
-    }
-}
-
 /// Refuses the save with this number, as if the instance had died before it.
 #[derive(Default)]
 struct Dies(AtomicUsize);
@@ -701,64 +687,39 @@ impl Between for Dies {
     async fn call(&self, method: &'static str, _: &[&Id]) -> Result<(), Error> {
         let is_left = || self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
         match method == "save" && is_left() == Ok(1) {
-            true => Err(Error::Unavailable { what: "the store".into(), source: "it died".into() }),
+            true => Err(away("the store")),
             false => Ok(()),
         }
     }
 }
 
-struct World {
-    store: Arc<Behind<Dies>>,
-    queues: Arc<Queues>,
-    now: Arc<AtomicI64>,
-    engine: Engine,
-}
+type World = crate::support::World<Dies>;
 
 impl World {
     /// An order of `CHAIN` whose first step is with an agent, and another definition.
-    async fn new(other: &Workflow) -> Self {
-        let (store, queues, now) = (Arc::<Behind<Dies>>::default(), Arc::<Queues>::default(), Arc::default());
-        let engine = instance("s1", &store, &queues, &now, Layout::default());
-        let first = workflow(CHAIN);
-        for workflow in [&first, other] {
-            engine.use_workflow(workflow).await.unwrap();
-        }
-        let task = Task::new(submission("ord_1", false), &first, at(0));
-        engine.create(&order(&task.id, 1), &task).await.unwrap();
-        let world = Self { store, queues, now, engine };
-        world.on(Event::Wake { seen: 0, hops: 0 }).await;
+    async fn begun(other: &Workflow) -> Self {
+        let world = Self::new(CHAIN, 1).await;
+        world.engine.use_workflow(other).await.unwrap();
+        world.on(Event::Wake { seen: 0, hops: 0 }).await.unwrap();
         world
     }
 
-    async fn on(&self, event: Event) -> Handled {
-        self.engine.handle(vec![(Id("ord_1".into()), event)]).await.pop().unwrap().unwrap()
-    }
-
-    fn done(&self, step: &str) -> Event {
-        let task = self.task();
-        let reply = Reply::new(task.id.clone(), step, 1, done(json!({})));
-        Event::Reply(Reply { tenant: task.tenant, ..reply })
+    async fn done_a(&self) {
+        self.on(self.reply("a", done(json!({})))).await.unwrap();
     }
 
     async fn migrate(&self, to: &Workflow) -> Outcome {
         let what = What::Migrate { to: to.hash(), resubmits: false };
-        self.engine.act(vec![(Id("ord_1".into()), by_ann(what))]).await.pop().unwrap().unwrap()
+        self.engine.act(vec![(self.task().id, by_ann(what))]).await.pop().unwrap().unwrap()
     }
 
-    fn task(&self) -> Task {
-        self.store.get("ord_1")
-    }
-
-    fn later(&self, ms: i64) {
-        self.now.fetch_add(ms, Ordering::Relaxed);
-    }
-
-    fn sent(&self) -> Vec<String> {
+    /// What was sent, with the agents.
+    fn told(&self) -> Vec<String> {
         let words = |effect: Effect| match effect {
             Effect::Request(request) => format!("{} {}", request.agent, request.step),
             other => format!("{other:?}").split('(').next().unwrap_or_default().to_owned(),
         };
-        std::mem::take(&mut *self.queues.0.lock().unwrap()).into_iter().map(words).collect()
+        self.queues.take().into_iter().map(words).collect()
     }
 }
 
@@ -772,27 +733,27 @@ fn next() -> Workflow {
 #[tokio::test]
 async fn the_wake_that_comes_first_moves_the_order_and_goes_on() {
     let to = next();
-    let world = World::new(&to).await;
+    let world = World::begun(&to).await;
     assert!(matches!(world.migrate(&to).await, Outcome::Applied(_)));
-    world.later(1000);
-    world.on(world.done("a")).await;
-    world.sent();
-    world.later(20_000);
-    world.on(Event::Wake { seen: world.task().version, hops: 0 }).await;
+    world.pass(1000);
+    world.done_a().await;
+    world.told();
+    world.pass(20_000);
+    world.on(Event::Wake { seen: world.task().version, hops: 0 }).await.unwrap();
     let task = world.task();
     assert_eq!((task.workflow_hash.clone(), task.steps.len(), task.migration), (to.hash(), 5, None));
-    assert_eq!(world.sent()[..2], ["Wake", "y b"]);
+    assert_eq!(world.told()[..2], ["Wake", "y b"]);
 }
 
 // An act on an order with nothing under way: it is moved at once, before the answer.
 #[tokio::test]
 async fn an_order_with_nothing_under_way_is_moved_at_once() {
     let to = next();
-    let world = World::new(&to).await;
-    world.on(act(What::Pause)).await;
-    world.on(world.done("a")).await;
-    world.later(60_000);
-    world.sent();
+    let world = World::begun(&to).await;
+    world.on(act(What::Pause)).await.unwrap();
+    world.done_a().await;
+    world.pass(60_000);
+    world.told();
     assert!(matches!(world.migrate(&to).await, Outcome::Applied(_)));
     let task = world.task();
     assert_eq!((task.workflow_hash, task.paused_at.is_some()), (to.hash(), true));
@@ -801,15 +762,15 @@ async fn an_order_with_nothing_under_way_is_moved_at_once() {
 #[tokio::test]
 async fn a_migration_whose_instance_died_is_done_by_the_next_sweep() {
     let to = next();
-    let world = World::new(&to).await;
-    world.on(act(What::Pause)).await;
-    world.on(world.done("a")).await;
-    world.later(60_000);
+    let world = World::begun(&to).await;
+    world.on(act(What::Pause)).await.unwrap();
+    world.done_a().await;
+    world.pass(60_000);
     world.store.0.store(2, Ordering::Relaxed);
     assert!(matches!(world.migrate(&to).await, Outcome::Applied(_)));
     let task = world.task();
     assert_eq!((&task.workflow_hash, task.migration.is_some()), (&workflow(CHAIN).hash(), true), "it waits");
-    world.later(60_000);
+    world.pass(60_000);
     assert!(task.due.is_some_and(|due| due <= at(world.now.load(Ordering::Relaxed))), "the sweep finds it");
     world.engine.recover(std::slice::from_ref(&task.id), 1).await.pop().unwrap().unwrap();
     assert_eq!((world.task().workflow_hash, world.task().migration), (to.hash(), None));
@@ -819,11 +780,11 @@ async fn a_migration_whose_instance_died_is_done_by_the_next_sweep() {
 #[tokio::test]
 async fn of_two_instances_one_moves_the_order() {
     let to = next();
-    let world = World::new(&to).await;
+    let world = World::begun(&to).await;
     world.migrate(&to).await;
-    world.on(world.done("a")).await;
-    world.later(60_000);
-    let other = instance("s2", &world.store, &world.queues, &world.now, Layout::default());
+    world.done_a().await;
+    world.pass(60_000);
+    let other = world.instance("s2");
     let wake = || vec![(Id("ord_1".into()), Event::Wake { seen: 0, hops: 0 })];
     let (one, two) = futures::future::join(world.engine.handle(wake()), other.handle(wake())).await;
     assert!(one[0].is_ok() && two[0].is_ok());
@@ -836,19 +797,19 @@ async fn of_two_instances_one_moves_the_order() {
 #[tokio::test]
 async fn a_definition_that_cannot_be_read_ends_the_wish() {
     let to = next();
-    let world = World::new(&to).await;
+    let world = World::begun(&to).await;
     world.migrate(&to).await;
-    world.on(world.done("a")).await;
-    world.later(60_000);
+    world.done_a().await;
+    world.pass(60_000);
     world.store.tables().workflows.remove(&to.hash());
-    let other = instance("s2", &world.store, &world.queues, &world.now, Layout::default());
-    world.sent();
+    let other = world.instance("s2");
+    world.told();
     other.handle(vec![(Id("ord_1".into()), Event::Wake { seen: 0, hops: 0 })]).await.pop().unwrap().unwrap();
     let task = world.task();
     assert_eq!((task.workflow_hash, task.migration), (workflow(CHAIN).hash(), None));
     let why = task.log.iter().find(|entry| entry.1 == Kind::NotMigrated).unwrap().4.clone().unwrap();
     assert!(why.contains("the definition cannot be read"), "{why}");
-    assert_eq!(world.sent(), ["Wake", "x b"]);
+    assert_eq!(world.told(), ["Wake", "x b"]);
 }
 
 // The new definition has more steps than the record has room for: the order goes on under its own, and says why.
@@ -856,10 +817,10 @@ async fn a_definition_that_cannot_be_read_ends_the_wish() {
 async fn a_record_without_room_for_the_definition_ends_the_wish() {
     let more: String = (0..45).map(|n| step(&format!("e{n}"), "after = [\"d\"]")).collect();
     let to = workflow(&(CHAIN.to_owned() + &more));
-    let world = World::new(&to).await;
+    let world = World::begun(&to).await;
     world.migrate(&to).await;
-    world.on(world.done("a")).await;
-    world.later(60_000);
+    world.done_a().await;
+    world.pass(60_000);
     {
         let mut tables = world.store.tables();
         let task = tables.tasks.get_mut(&Id("ord_1".into())).unwrap();
@@ -870,7 +831,7 @@ async fn a_record_without_room_for_the_definition_ends_the_wish() {
         let bytes = serde_json::to_string(task).unwrap().len();
         task.reference = Some("r".repeat(shared::task::MAX_RECORD - bytes - 100));
     }
-    let other = instance("s2", &world.store, &world.queues, &world.now, Layout::default());
+    let other = world.instance("s2");
     other.handle(vec![(Id("ord_1".into()), Event::Wake { seen: 0, hops: 0 })]).await.pop().unwrap().unwrap();
     let task = world.task();
     assert_eq!((task.workflow_hash, task.migration, task.steps.len()), (workflow(CHAIN).hash(), None, 4));

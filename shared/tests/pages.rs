@@ -383,7 +383,7 @@ async fn a_list_without_one_of_its_pages_is_no_list() {
     world.store.tables().outputs.retain(|(_, hash), _| *hash != second);
     world.restart();
     // No replica is as late as that.
-    world.now.store(400_000, Ordering::Relaxed);
+    world.at(400_000);
     world.on(world.reply("a", page(json!(["end"]), json!(null)))).await.unwrap();
     let task = world.task();
     assert_eq!((&task.steps[0].state, task.phase), (&State::Failed, Phase::Error));

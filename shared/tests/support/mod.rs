@@ -1,5 +1,11 @@
 //! One task on a bench: events go in, and record and effects come out as short lines that a table can hold.
 
+mod family;
+mod world;
+
+pub use family::*;
+pub use world::*;
+
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use shared::control::Agents;
@@ -372,26 +378,8 @@ impl Bench {
         text
     }
 
-    /// `do a#1, undo c#2, wake+1000, notice Completed, alert`.
     pub fn effects(&self) -> String {
-        let one = |effect: &Effect| match effect {
-            Effect::Request(r) if r.reminder.is_some() => {
-                format!("remind {}#{}", r.step, r.reminder.unwrap_or_default())
-            }
-            Effect::Request(r) => {
-                let direction = if r.direction == Direction::Do { "do" } else { "undo" };
-                format!("{direction} {}#{}", r.step, r.attempt)
-            }
-            Effect::Wake(_, delay) if delay.is_zero() => "wake".into(),
-            Effect::Wake(_, delay) => format!("wake+{}", delay.as_millis()),
-            Effect::Notice(n) => format!("notice {:?}", n.kind),
-            Effect::Alert(_) => "alert".into(),
-            Effect::Child(ask) => format!("{} {}", wish(&ask.wish), ask.parent.step),
-            Effect::Reply(_) | Effect::SetAside(_) | Effect::Strained(_) => {
-                unreachable!("the core sends none of these")
-            }
-        };
-        self.effects.iter().map(one).collect::<Vec<_>>().join(", ")
+        effects(&self.effects).join(", ")
     }
 
     #[track_caller]
@@ -421,6 +409,28 @@ impl Bench {
             _ => panic!("no request for {step} in {}", self.effects()),
         }
     }
+}
+
+/// `do a#1`, `undo c#2`, `wake+1000`, `notice Completed`, `alert`.
+fn effects(effects: &[Effect]) -> Vec<String> {
+    let one = |effect: &Effect| match effect {
+        Effect::Request(r) if r.reminder.is_some() => {
+            format!("remind {}#{}", r.step, r.reminder.unwrap_or_default())
+        }
+        Effect::Request(r) => {
+            let direction = if r.direction == Direction::Do { "do" } else { "undo" };
+            format!("{direction} {}#{}", r.step, r.attempt)
+        }
+        Effect::Wake(_, delay) if delay.is_zero() => "wake".into(),
+        Effect::Wake(_, delay) => format!("wake+{}", delay.as_millis()),
+        Effect::Notice(n) => format!("notice {:?}", n.kind),
+        Effect::Alert(_) => "alert".into(),
+        Effect::Child(ask) => format!("{} {}", wish(&ask.wish), ask.parent.step),
+        Effect::Reply(_) | Effect::SetAside(_) | Effect::Strained(_) => {
+            unreachable!("the core sends none of these")
+        }
+    };
+    effects.iter().map(one).collect()
 }
 
 pub fn done(output: Value) -> Outcome {
