@@ -90,13 +90,8 @@ async fn what_cannot_be_undone_keeps_its_input() {
 // Whatever is lost, an item whose input was edited ends with one order, of the new input, or with nothing.
 #[tokio::test]
 async fn whatever_is_lost_an_edited_item_has_the_effects_of_one_input() {
-    let first = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok());
-    for seed in first.map_or(0..60, |seed: u64| seed..seed + 1) {
-        let mut state = seed.wrapping_mul(2).wrapping_add(1);
-        let mut draw = move |most: u64| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (state >> 33) % most
-        };
+    for seed in seeds(60) {
+        let mut dice = Dice(seed);
         let child = if seed % 2 == 0 { CHILD.to_owned() } else { on_failure_error(CHILD) };
         // What was done before the failure has to be undone.
         let child = format!(
@@ -114,20 +109,20 @@ async fn whatever_is_lost_an_edited_item_has_the_effects_of_one_input() {
                 let inputs: Vec<_> = wrong.iter().map(|&n| (n, json!({"sku": format!("new{n}"), "n": n}))).collect();
                 family.act(give(&inputs)).await;
             }
-            if round == 60 && draw(3) == 0 {
+            if round == 60 && dice.below(3) == 0 {
                 family.act(What::Undo).await;
             }
             family.take();
             // A message is lost, and the instance with what it knew.
-            if draw(3) == 0 {
-                let place = draw(8) as usize;
+            if dice.below(3) == 0 {
+                let place = dice.below(8);
                 if family.open.get(place).is_some_and(|(_, effect)| matches!(effect, Effect::Wake(..))) {
                     family.open.remove(place);
                 }
                 family.restart();
             }
-            family.store.creates_none.store(draw(4) == 0, Ordering::Relaxed);
-            family.after(1 + draw(20) as i64).await;
+            family.store.creates_none.store(dice.below(4) == 0, Ordering::Relaxed);
+            family.after(1 + dice.below(20) as i64).await;
         }
         family.store.creates_none.store(false, Ordering::Relaxed);
         family.after(1900).await;

@@ -1,8 +1,10 @@
 //! One task on a bench: events go in, and record and effects come out as short lines that a table can hold.
 
+mod dice;
 mod family;
 mod world;
 
+pub use dice::*;
 pub use family::*;
 pub use world::*;
 
