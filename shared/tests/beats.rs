@@ -26,6 +26,12 @@ fn with_secret() -> Bench {
     bench
 }
 
+fn begun() -> Bench {
+    let mut bench = with_secret();
+    bench.wake(0);
+    bench
+}
+
 /// CompleteBy of the first step, in milliseconds.
 fn by(bench: &Bench) -> i64 {
     ms(bench.task.steps[0].claim().unwrap().1)
@@ -38,8 +44,7 @@ fn forward_by(bench: &Bench) -> i64 {
 // L6: two heartbeats may be missed, and the request says where to send them.
 #[test]
 fn an_attempt_with_heartbeats_has_a_short_complete_by() {
-    let mut bench = with_secret();
-    bench.wake(0);
+    let mut bench = begun();
     let told = bench.request("a").heartbeat.clone().unwrap();
     assert_eq!((told.url, told.every_ms), (address("https://orders.example", &bench.task.id, "a", 1, "s"), 10_000));
     assert_eq!((by(&bench), forward_by(&bench), bench.request("a").complete_by), (20_000, 20_000, at(20_000)));
@@ -50,8 +55,7 @@ fn an_attempt_with_heartbeats_has_a_short_complete_by() {
 // L6: the answer is the stored CompleteBy. The first heartbeat is written, and then one once a quarter of the time is over.
 #[test]
 fn a_heartbeat_moves_complete_by_and_nothing_else() {
-    let mut bench = with_secret();
-    bench.wake(0);
+    let mut bench = begun();
     let (seen, claimed_at, log) = (bench.task.version, bench.task.steps[0].claimed_at, bench.task.log.clone());
     bench.at(1_000).on(&beat(1)).is("Processing a=Processing#1 b=Pending", "");
     assert_eq!(by(&bench), 21_000);
@@ -74,8 +78,7 @@ fn a_heartbeat_moves_complete_by_and_nothing_else() {
 // "Never shorter": the clock of another instance may be behind.
 #[test]
 fn complete_by_never_moves_back_nor_beyond_the_timeout() {
-    let mut bench = with_secret();
-    bench.wake(0);
+    let mut bench = begun();
     for now in [12_000, 24_000, 36_000, 48_000] {
         bench.at(now).on(&beat(1));
     }
@@ -92,8 +95,7 @@ fn complete_by_never_moves_back_nor_beyond_the_timeout() {
 #[test]
 fn an_agent_that_keeps_to_the_time_keeps_its_attempt() {
     for spacing in [9_999, 9_800, 7_000, 5_001, 5_000, 4_999, 900] {
-        let mut bench = with_secret();
-        bench.wake(0);
+        let mut bench = begun();
         let (mut now, mut known) = (50, 20_000);
         while now < 39_000 {
             assert!(now + 1_000 < known, "every {spacing} ms: dropped before the heartbeat at {now}");
@@ -144,8 +146,7 @@ fn heartbeats_make_no_order_young() {
 #[test]
 fn an_undo_waits_for_heartbeats_that_a_text_has_forgotten() {
     for (mended, until) in [(30_000, 51_000), (45_000, 60_000)] {
-        let mut bench = with_secret();
-        bench.wake(0);
+        let mut bench = begun();
         for now in (9_000..=mended).step_by(9_000) {
             bench.at(now).on(&beat(1));
         }
@@ -162,8 +163,7 @@ fn an_undo_waits_for_heartbeats_that_a_text_has_forgotten() {
 #[test]
 fn a_migration_waits_for_an_undo_with_heartbeats() {
     use shared::migrate::Migration;
-    let mut bench = with_secret();
-    bench.wake(0);
+    let mut bench = begun();
     bench.on(&act(What::Cancel)).at(21_000).supervise();
     bench.woken().at(26_000).on(&beat(2));
     let of = |bench: &Bench| {
@@ -177,8 +177,7 @@ fn a_migration_waits_for_an_undo_with_heartbeats() {
 // Another agent would do the long work beside the first.
 #[test]
 fn a_late_wake_sends_no_request_to_a_second_agent() {
-    let mut bench = with_secret();
-    bench.wake(0);
+    let mut bench = begun();
     bench.wake(0).keeps(Kept::NothingReady, "do a#1");
     bench.at(1_000).on(&beat(1));
     bench.wake(0).keeps(Kept::NothingReady, "");
@@ -187,8 +186,7 @@ fn a_late_wake_sends_no_request_to_a_second_agent() {
 // L6: a worker that died is found within two heartbeats, although its step may take much longer.
 #[test]
 fn a_silent_worker_is_found_after_two_heartbeats() {
-    let mut bench = with_secret();
-    bench.wake(0);
+    let mut bench = begun();
     bench.at(12_000).on(&beat(1));
     bench.at(21_000).supervise();
     assert_eq!(bench.expired, 0);
@@ -208,8 +206,7 @@ fn a_silent_worker_is_found_after_two_heartbeats() {
 // "Heartbeats are refused once Undoing": so would be those of a long undo.
 #[test]
 fn a_cancel_stops_the_worker_and_an_undo_has_heartbeats_too() {
-    let mut bench = with_secret();
-    bench.wake(0);
+    let mut bench = begun();
     bench.at(12_000).on(&beat(1)).on(&act(What::Cancel));
     bench.at(23_000).on(&beat(1)).keeps(Kept::Stale, "");
     assert_eq!(forward_by(&bench), 32_000);
@@ -225,8 +222,7 @@ fn a_cancel_stops_the_worker_and_an_undo_has_heartbeats_too() {
 // In Error an attempt beside the failed step goes on: its answer counts.
 #[test]
 fn an_attempt_goes_on_in_error_and_in_a_pause() {
-    let mut bench = with_secret();
-    bench.wake(0);
+    let mut bench = begun();
     bench.on(&act(What::Pause)).at(12_000).on(&beat(1));
     assert_eq!(by(&bench), 32_000);
     bench.on(&act(What::Resume)).at(24_000).on(&beat(1));
@@ -268,9 +264,7 @@ fn work_that_an_agent_hands_back_counts_no_failure() {
     for n in 1..=5 {
         bench.at(n * 10_000).wake(2 * n.unsigned_abs() - 2);
         let error = "the agent was stopped before the work was done".to_owned();
-        let Event::Reply(reply) = bench.answer("a", Outcome::Deferred { error, retry_after_ms: 2000 }) else {
-            panic!()
-        };
+        let reply = bench.told("a", Outcome::Deferred { error, retry_after_ms: 2000 });
         bench.on(&Event::Reply(Reply { unsure: true, ..reply }));
         bench.is(&format!("Pending a=Pending+2000#{n} b=Pending"), "wake+2000");
     }
@@ -279,11 +273,7 @@ fn work_that_an_agent_hands_back_counts_no_failure() {
     assert!(matches!(bench.task.steps[0].state, State::UndoProcessing { .. }), "{:?}", bench.task.steps[0]);
     // Where the undo needs data, a later refusal does not say that nothing was done.
     let mut mapped = bench_of_mapped();
-    let Event::Reply(reply) =
-        mapped.wake(0).answer("a", Outcome::Deferred { error: "stopped".into(), retry_after_ms: 0 })
-    else {
-        panic!()
-    };
+    let reply = mapped.wake(0).told("a", deferred(0));
     mapped.on(&Event::Reply(Reply { unsure: true, ..reply }));
     assert!(mapped.task.steps[0].unsure);
 }

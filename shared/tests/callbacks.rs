@@ -30,11 +30,16 @@ fn with_secret(steps: &str) -> Bench {
     bench
 }
 
+fn begun(steps: &str) -> Bench {
+    let mut bench = with_secret(steps);
+    bench.wake(0);
+    bench
+}
+
 // L4: the call ends, its CompleteBy stays where it is, and the step waits.
 #[test]
 fn accepted_work_waits_for_its_callback() {
-    let mut bench = with_secret(STEPS);
-    bench.wake(0);
+    let mut bench = begun(STEPS);
     let own = bench.request("a").callback.clone();
     assert_eq!(own, Some(address("https://orders.example", &bench.task.id, "a", 0, "s")));
     let answer = bench.answer("a", accepted());
@@ -65,8 +70,7 @@ fn a_callback_counts_from_the_first_claim_on() {
         .on(&called("k", json!({"id": 1})))
         .is("Pending a=Processed#1 b=Pending", "wake, notice StepCompleted");
     // While the step is back on its ladder, too.
-    let mut bench = with_secret(STEPS);
-    bench.wake(0);
+    let mut bench = begun(STEPS);
     let gone = bench.answer("a", unavailable(None));
     bench
         .on(&gone)
@@ -79,21 +83,18 @@ fn a_callback_counts_from_the_first_claim_on() {
 
 #[test]
 fn an_agent_may_end_what_it_accepted_by_a_reply() {
-    let mut bench = with_secret(STEPS);
-    bench.wake(0);
+    let mut bench = begun(STEPS);
     bench.answered("a", accepted()).at(60_000).done("a");
     bench.is("Processing a=Processed#1 b=Processing#1", "do b#1, notice StepCompleted");
     // A redelivered request may be refused, which says nothing about the work that was accepted.
-    let mut bench = with_secret(STEPS);
-    bench.wake(0);
+    let mut bench = begun(STEPS);
     bench.answered("a", accepted()).failed("a").keeps(Kept::Repeated, "");
 }
 
 // A missed callback is a late attempt: the ladder, with the same key.
 #[test]
 fn a_callback_that_does_not_come_is_a_late_attempt() {
-    let mut bench = with_secret(STEPS);
-    bench.wake(0);
+    let mut bench = begun(STEPS);
     bench.answered("a", accepted()).at(HOUR + 1_000).supervise();
     bench.is("Pending a=Pending+1000#1f1 b=Pending", "wake+1000");
     assert_eq!((bench.expired, bench.task.steps[0].error.as_deref()), (1, Some("no callback within 1h")));
@@ -110,8 +111,7 @@ fn a_callback_that_does_not_come_is_a_late_attempt() {
 // A cancel never waits for the long deadline of accepted work, and the undo knows what was accepted.
 #[test]
 fn a_cancel_of_accepted_work_begins_its_undo_at_the_calls_own_complete_by() {
-    let mut bench = with_secret(&STEPS.replace("1h", "7d"));
-    bench.wake(0);
+    let mut bench = begun(&STEPS.replace("1h", "7d"));
     bench.answered("a", accepted()).at(2_000).cancel();
     bench.is("Undoing a=Waiting+604798000#1 b=Pending", "wake+9000, notice Failed");
     bench.at(11_000).woken().is("Undoing a=UndoProcessing#2 b=Pending", "undo a#2");
@@ -149,8 +149,7 @@ fn a_callback_after_a_refusal_owes_the_undo() {
 
 #[test]
 fn in_a_pause_the_callback_counts_and_its_time_sleeps() {
-    let mut bench = with_secret(STEPS);
-    bench.wake(0);
+    let mut bench = begun(STEPS);
     bench.answered("a", accepted()).on(&act(What::Pause)).at(2 * HOUR).on(&act(What::Resume));
     bench.is("Pending a=Waiting+3600000#1 b=Pending", "");
     bench.on(&act(What::Pause)).on(&called("k", json!({"id": 1})));
@@ -162,8 +161,7 @@ fn in_a_pause_the_callback_counts_and_its_time_sleeps() {
 fn an_answer_that_was_not_held_against_accept_is_accepted() {
     let steps =
         "a | after = []; http = { url = \"https://jobs.example/1\" }; with = { to = \"${callback}\" }; accept = { }";
-    let mut bench = with_secret(steps);
-    bench.wake(0);
+    let mut bench = begun(steps);
     assert!(bench.request("a").input["to"].as_str().unwrap().starts_with("https://orders.example/callbacks/ord_1/a/"));
     assert_eq!(bench.request("a").accept.as_ref().unwrap().text(), "status == 202");
     bench.answered("a", done(json!({"id": 1})));
@@ -173,8 +171,7 @@ fn an_answer_that_was_not_held_against_accept_is_accepted() {
 #[test]
 fn what_the_callback_says_is_mapped() {
     let steps = "a | after = []; accept = { within = \"1h\" }; output = { id = \"${first(answer.id, event.id)}\", url = \"${first(event.url, answer.url)}\" }";
-    let mut bench = with_secret(steps);
-    bench.wake(0);
+    let mut bench = begun(steps);
     bench.answered("a", accepted());
     bench.on(&called("k", json!({}))).keeps(Kept::Declined(Declined::Unfit), "");
     bench.on(&called("k", json!({"url": "u"}))).is("Processed a=Processed#1", "notice Completed");
@@ -210,8 +207,7 @@ fn a_token_fits_one_step_of_one_order() {
 // Other fields would not help the service.
 #[test]
 fn a_callback_that_is_too_long_for_the_order_says_so() {
-    let mut bench = with_secret(STEPS);
-    bench.wake(0);
+    let mut bench = begun(STEPS);
     bench.answered("a", accepted());
     let long = json!({"id": "x".repeat(shared::outputs::MAX_BESIDE)});
     bench.on(&called("k", long)).keeps(Kept::Declined(Declined::TooLong), "");

@@ -143,7 +143,7 @@ async fn a_child_that_was_not_made_is_made_later() {
     family.play().await;
     family.store.creates_none.store(false, Ordering::Relaxed);
     family.open.clear();
-    family.leap(90).await.leap(90).await;
+    family.leaps(2, 90).await;
     assert_eq!(family.parent().phase, Phase::Processed);
 }
 
@@ -155,9 +155,7 @@ async fn looks_become_rarer_and_cost_one_write_each() {
     let before = family.parent().version;
     // The child's own step would expire otherwise.
     family.act_on(&family.child().id, What::Pause).await;
-    for _ in 0..24 * 60 {
-        family.leap(60).await;
-    }
+    family.leaps(24 * 60, 60).await;
     let looks = family.parent().version - before;
     assert!((80..=110).contains(&looks), "{looks} looks in a day");
     assert!(matches!(family.line(), State::Waiting { .. }));
@@ -168,9 +166,7 @@ async fn a_failed_child_fails_its_step_by_the_policy() {
     // The child undoes itself, and so does its parent.
     let mut family = family_of(PARENT, CHILD).await;
     family.answers = refusing();
-    for _ in 0..4 {
-        family.leap(15).await;
-    }
+    family.leaps(4, 15).await;
     let own = family.parent();
     assert_eq!((own.phase, family.child().phase), (Phase::Undone, Phase::Undone), "{:?}", own.reason);
     assert!(own.reason.unwrap().contains("was undone: `pick` failed"));
@@ -182,9 +178,7 @@ async fn a_failed_child_fails_its_step_by_the_policy() {
         catches.replace("with = { line = \"${outputs.line}\" }", "with = { why = \"${errors.line.message}\" }");
     let mut family = family_of(&catches, CHILD).await;
     family.answers = refusing();
-    for _ in 0..4 {
-        family.leap(15).await;
-    }
+    family.leaps(4, 15).await;
     assert_eq!((family.parent().phase, family.line()), (Phase::Processed, State::Caught));
 
     // It stops, and with it its parent.
@@ -215,9 +209,7 @@ async fn what_failed_is_tried_again_and_what_undid_itself_is_made_anew() {
 
     let mut family = family_of(&on_failure_error(PARENT), CHILD).await;
     family.answers = refusing();
-    for _ in 0..3 {
-        family.leap(15).await;
-    }
+    family.leaps(3, 15).await;
     assert_eq!((family.parent().phase, family.child().phase), (Phase::Error, Phase::Undone));
     family.answers = good();
     family.act(resubmit).await;
@@ -235,9 +227,7 @@ async fn an_undo_goes_down_and_waits_for_the_child() {
         family.play().await;
         assert_eq!((family.parent().phase, family.child().phase), (ends, ends));
         family.act(What::Undo).await;
-        for _ in 0..6 {
-            family.leap(15).await;
-        }
+        family.leaps(6, 15).await;
         assert_eq!((family.parent().phase, family.child().phase), (Phase::Undone, Phase::Undone));
         assert!(family.asked.ends_with(&["undo pick".into(), "undo pay".into()]), "{:?}", family.asked);
     }
@@ -252,9 +242,7 @@ async fn a_child_that_comes_too_late_is_there_already_and_undone() {
     let late = family.parent();
     family.store.creates_none.store(false, Ordering::Relaxed);
     family.act(What::Cancel).await;
-    for _ in 0..6 {
-        family.leap(15).await;
-    }
+    family.leaps(6, 15).await;
     assert_eq!(family.parent().phase, Phase::Undone);
     let child = family.child();
     assert_eq!((child.phase, child.due), (Phase::Undone, None));
@@ -291,7 +279,7 @@ async fn a_pause_goes_down_and_ends_with_the_parents() {
     resumed.due = Some(at(0));
     resumed.version += 1;
     family.store.tables().tasks.insert(parent(), resumed);
-    family.leap(90).await.leap(90).await;
+    family.leaps(2, 90).await;
     assert!(family.child().paused_at.is_none(), "the look finds it");
 }
 
@@ -299,9 +287,7 @@ async fn a_pause_goes_down_and_ends_with_the_parents() {
 async fn an_input_that_the_child_refuses_fails_the_step() {
     let wrong = PARENT.replace("sku = \"${input.sku}\"", "sku = 5");
     let mut family = family_of(&wrong, CHILD).await;
-    for _ in 0..3 {
-        family.leap(15).await;
-    }
+    family.leaps(3, 15).await;
     assert_eq!(family.parent().phase, Phase::Undone);
     assert!(family.parent().reason.unwrap().contains("the input of `child` is refused: `/sku` "));
     assert!(family.child_made(0).is_none());
@@ -313,9 +299,7 @@ async fn what_cannot_be_undone_in_a_child_stops_the_undo_of_its_parent() {
     let mut family = family_of(PARENT, &child).await;
     family.play().await;
     family.act(What::Undo).await;
-    for _ in 0..3 {
-        family.leap(15).await;
-    }
+    family.leaps(3, 15).await;
     let own = family.parent();
     assert_eq!((own.phase, &own.steps[1].state), (Phase::UndoError, &State::UndoFailed));
     assert!(own.reason.unwrap().contains("has done what cannot be undone"));
@@ -332,9 +316,7 @@ async fn what_is_left_of_a_child_that_cannot_be_undone_is_paused() {
     family.answers = holding(&["bill"]);
     family.play().await;
     family.act(What::Cancel).await;
-    for _ in 0..6 {
-        family.leap(15).await;
-    }
+    family.leaps(6, 15).await;
     let (own, child) = (family.parent(), family.child());
     assert_eq!((own.phase, child.phase), (Phase::UndoError, Phase::Forward));
     assert!(own.reason.as_ref().unwrap().contains("has done what cannot be undone; the rest of it is paused"));
@@ -367,9 +349,7 @@ async fn children_of_earlier_rounds_expire_with_their_parent_too() {
     for answers in [refusing(), refusing(), good()] {
         family.answers = answers;
         family.resubmit().await;
-        for _ in 0..3 {
-            family.leap(15).await;
-        }
+        family.leaps(3, 15).await;
     }
     assert_eq!(family.parent().phase, Phase::Processed);
     let all: Vec<(Phase, bool)> = (0..3)
@@ -415,9 +395,7 @@ async fn a_grandchild_expires_after_the_order_at_the_top() {
     // It is opened again: nothing below it may go meanwhile.
     family.act(What::Undo).await;
     assert!(!released(&family, &middle) && !released(&family, &below));
-    for _ in 0..8 {
-        family.leap(15).await;
-    }
+    family.leaps(8, 15).await;
     assert_eq!(family.parent().phase, Phase::Undone, "{:?}", family.parent().log);
     assert!(released(&family, &middle) && released(&family, &below));
 }
@@ -431,9 +409,7 @@ async fn an_undo_does_not_wait_for_ever_for_a_child_that_is_gone() {
     family.store.tables().tasks.remove(&child);
     family.store.creates_none.store(true, Ordering::Relaxed);
     family.act(What::Undo).await;
-    for _ in 0..10 {
-        family.leap(15 * 60).await;
-    }
+    family.leaps(10, 15 * 60).await;
     let own = family.parent();
     assert_eq!(own.phase, Phase::UndoError);
     assert!(own.reason.unwrap().contains("is gone, so what it did is not undone"));
@@ -453,7 +429,7 @@ async fn a_child_that_cannot_be_read_holds_up_its_own_step_alone() {
     family.answers = holding(&["pick", "side"]);
     family.play().await;
     *family.store.unreadable.lock().unwrap() = Some(family.child().id);
-    family.leap(90).await.leap(90).await;
+    family.leaps(2, 90).await;
     let own = family.parent();
     assert!(matches!(own.steps[1].state, State::Waiting { .. }), "{:?}", own.steps[1]);
     assert!(own.steps[1].error.as_ref().unwrap().contains("cannot be read"));
@@ -461,16 +437,12 @@ async fn a_child_that_cannot_be_read_holds_up_its_own_step_alone() {
     assert!(matches!(family.on(&parent(), Event::Reply(reply)).await, Ok(Handled::Applied(_))));
     assert_eq!(family.parent().steps[2].state, State::Processed);
     family.act(What::Cancel).await;
-    for _ in 0..3 {
-        family.leap(60).await;
-    }
+    family.leaps(3, 60).await;
     let own = family.parent();
     assert_eq!(own.phase, Phase::Undoing);
     assert!(own.steps[1].error.as_ref().unwrap().contains("cannot be read"));
     *family.store.unreadable.lock().unwrap() = None;
-    for _ in 0..4 {
-        family.leap(15 * 60).await;
-    }
+    family.leaps(4, 15 * 60).await;
     assert_eq!((family.parent().phase, family.child().phase), (Phase::Undone, Phase::Undone));
 }
 
@@ -558,9 +530,7 @@ async fn a_failure_that_came_while_the_parent_was_in_error_is_tried_again_with_i
     });
     family.play().await;
     assert_eq!((family.parent().phase, family.child().phase), (Phase::Error, Phase::Forward));
-    for _ in 0..4 {
-        family.leap(15).await;
-    }
+    family.leaps(4, 15).await;
     assert_eq!(family.child().phase, Phase::Error);
     family.answers = good();
     family.resubmit().await;

@@ -2,7 +2,7 @@
 //!
 //! Method: as in `transitions.rs`, with sweeps a minute apart that begin at any second of it, and queues that deliver within the second.
 
-use crate::language::bench;
+use crate::language::{bench, claimed};
 use crate::support::*;
 use serde_json::json;
 use shared::decision::{Event, Kept, Progress};
@@ -87,8 +87,7 @@ fn a_wait_of_any_length_ends_within_a_second() {
     ] {
         let mut worst = 0;
         for offset in (0..60).map(|n| n * SECOND + 7 * n) {
-            let mut bench = bench(&format!("a | wait = \"{words}\"\nb | after = [\"a\"]"), json!({}));
-            bench.wake(0);
+            let mut bench = claimed(&format!("a | wait = \"{words}\"\nb | after = [\"a\"]"), json!({}));
             let mut messages: Vec<(i64, u64, u32)> = Vec::new();
             let mut sweeps =
                 (offset..).step_by(usize::try_from(MINUTE).unwrap()).skip_while(|at| *at < wait - 20 * MINUTE);
@@ -131,8 +130,7 @@ fn a_wait_of_any_length_ends_within_a_second() {
 #[test]
 fn a_wait_whose_messages_are_lost_ends_within_a_sweep() {
     for offset in (0..60).map(|n| n * SECOND) {
-        let mut bench = bench("a | wait = \"6h\"\nb | after = [\"a\"]", json!({}));
-        bench.wake(0);
+        let mut bench = claimed("a | wait = \"6h\"\nb | after = [\"a\"]", json!({}));
         let mut now = 6 * HOUR - 5 * MINUTE + offset;
         loop {
             bench.at(now).supervise();

@@ -16,6 +16,13 @@ pub fn bench(steps: &str, input: Value) -> Bench {
     bench
 }
 
+/// The same, whose first claims are saved.
+pub fn claimed(steps: &str, input: Value) -> Bench {
+    let mut bench = bench(steps, input);
+    bench.wake(0);
+    bench
+}
+
 pub fn file(steps: &str) -> String {
     let mut text =
         "name = \"w\"\ndefault = { timeout = \"10s\", retry = { max = 2, backoff = [\"1s\"] } }\n".to_owned();
@@ -46,8 +53,7 @@ pub fn file(steps: &str) -> String {
 
 /// A refusal by the service of `step`, with a status and a body.
 fn refused(bench: &Bench, step: &str, status: u16, answer: Value) -> Event {
-    let Event::Reply(reply) = bench.answer(step, failed()) else { unreachable!("it is a reply") };
-    Event::Reply(Reply { status: Some(status), answer: Some(answer), ..reply })
+    Event::Reply(Reply { status: Some(status), answer: Some(answer), ..bench.told(step, failed()) })
 }
 
 fn last_detail(bench: &Bench) -> &str {
@@ -94,11 +100,7 @@ fn an_order_whose_last_steps_are_passed_over_ends_in_the_same_save() {
 #[test]
 fn a_step_that_is_passed_over_needs_no_agent_that_runs() {
     let mut bench = self::bench(CHOICE, json!({"amount": 250}));
-    bench.wake(0);
-    bench
-        .agents
-        .paused
-        .insert("x".into(), serde_json::from_value(json!({"by": "ann", "reason": "", "since": 0})).unwrap());
+    bench.wake(0).withhold("x");
     bench.done("a").is("Pending a=Processed#1 b=Pending c=Pending d=Pending", "notice StepCompleted");
     bench.agents.paused.clear();
     bench.woken().is("Processing a=Processed#1 b=PassedOver c=PassedOver d=Processing#1", "do d#1");
@@ -112,8 +114,7 @@ b | after = ["a"]; with = { of = "${outputs.a.id}", at = "${now}" }
 // K1: from the order's input and from earlier outputs.
 #[test]
 fn what_an_agent_gets_and_what_is_kept_is_mapped() {
-    let mut bench = self::bench(MAPPED, json!({"amount": 21}));
-    bench.wake(0);
+    let mut bench = claimed(MAPPED, json!({"amount": 21}));
     assert_eq!(bench.request("a").input, json!({"sum": 42, "text": "order ord_1"}));
     let done = bench.answer("a", done(json!({"code": "c-7", "rest": 1})));
     bench.at(2500).on(&done);
@@ -152,26 +153,19 @@ use | after = ["create?", "lookup?"]; with = { id = "${first(outputs.create.id, 
 // K4: told apart by status and body.
 #[test]
 fn a_caught_failure_takes_another_path() {
-    let mut bench = self::bench(EXISTING, json!({}));
-    bench.wake(0);
+    let mut bench = claimed(EXISTING, json!({}));
     let there = refused(&bench, "create", 409, json!({"code": "Duplicate"}));
     bench.on(&there).is("Processing create=Caught#1 lookup=Processing#1 use=Pending", "do lookup#1");
-    let found = bench.answer("lookup", done(json!({"id": 7})));
-    bench
-        .on(&found)
-        .is("Processing create=Caught#1 lookup=Processed#1 use=Processing#1", "do use#1, notice StepCompleted");
+    bench.answered("lookup", done(json!({"id": 7})));
+    bench.is("Processing create=Caught#1 lookup=Processed#1 use=Processing#1", "do use#1, notice StepCompleted");
     assert_eq!(bench.request("use").input, json!({"id": 7}));
     // What was there before stays: the refused step needs its output for its undo, so it has none.
     bench.failed("use").at(11_000).wake(4);
     bench.is("Undone create=Undone#1 lookup=Undone#1 use=Undone#1", "notice Undone");
 
     let mut bench = self::bench(EXISTING, json!({}));
-    let made = |bench: &Bench| bench.answer("create", done(json!({"id": 3})));
-    bench.wake(0);
-    let made = made(&bench);
-    bench
-        .on(&made)
-        .is("Processing create=Processed#1 lookup=PassedOver use=Processing#1", "do use#1, notice StepCompleted");
+    bench.wake(0).answered("create", done(json!({"id": 3})));
+    bench.is("Processing create=Processed#1 lookup=PassedOver use=Processing#1", "do use#1, notice StepCompleted");
     assert_eq!(bench.request("use").input, json!({"id": 3}));
     bench
         .failed("use")
@@ -181,14 +175,12 @@ fn a_caught_failure_takes_another_path() {
     assert_eq!(bench.request("create").input, json!({"id": 3}));
 
     for (status, answer) in [(404, json!({"code": "Duplicate"})), (409, json!({"code": "Locked"}))] {
-        let mut bench = self::bench(EXISTING, json!({}));
-        bench.wake(0);
+        let mut bench = claimed(EXISTING, json!({}));
         let other = refused(&bench, "create", status, answer);
         bench.on(&other).is("Undoing create=Failed#1 lookup=Pending use=Pending", "wake+11000, notice Failed");
     }
     // `catch` itself has no value: the failure is not caught, and it stays a refusal, which leaves nothing to undo.
-    let mut bench = self::bench(EXISTING, json!({}));
-    bench.wake(0);
+    let mut bench = claimed(EXISTING, json!({}));
     let other = refused(&bench, "create", 409, json!([]));
     bench.on(&other).is("Undoing create=Failed#1 lookup=Pending use=Pending", "wake+11000, notice Failed");
     assert!(last_detail(&bench).contains("error.answer.code"), "{}", last_detail(&bench));
@@ -201,8 +193,7 @@ fn a_caught_failure_takes_another_path() {
 fn a_refusal_after_silence_does_not_say_that_nothing_was_done() {
     let steps = "a | after = []; undo = { agent = \"x\", with = { id = \"${order.id}\" } }";
     let undo = |silence: fn(&mut Bench)| {
-        let mut bench = self::bench(steps, json!({}));
-        bench.wake(0);
+        let mut bench = claimed(steps, json!({}));
         silence(&mut bench);
         bench.failed("a").at(40_000);
         bench.woken();
@@ -217,14 +208,9 @@ fn a_refusal_after_silence_does_not_say_that_nothing_was_done() {
         bench.answered("a", unavailable(None)).at(1000).wake(2);
     };
     assert_eq!(undo(unavailable), "undo a#3");
-    let mut bench = self::bench(steps, json!({}));
-    bench.wake(0);
-    let Event::Reply(reply) = bench.answer("a", failed()) else { unreachable!("it is a reply") };
-    bench
-        .on(&Event::Reply(Reply { unsure: true, ..reply }))
-        .at(11_000)
-        .wake(2)
-        .is("Undoing a=UndoProcessing#2", "undo a#2");
+    let mut bench = claimed(steps, json!({}));
+    let unsure = Event::Reply(Reply { unsure: true, ..bench.told("a", failed()) });
+    bench.on(&unsure).at(11_000).wake(2).is("Undoing a=UndoProcessing#2", "undo a#2");
 }
 
 // An operator's input is for the step that failed, not for its undo.
@@ -277,12 +263,10 @@ no | after = ["ask"]; when = "!outputs.ask.yes"; fail = "refused by ${outputs.as
 go | after = ["no"]
 "#;
     let answer = |yes: bool| done(json!({"yes": yes, "by": "ann"}));
-    let mut bench = self::bench(steps, json!({}));
-    bench.wake(0);
+    let mut bench = claimed(steps, json!({}));
     bench.answered("ask", answer(true));
     bench.is("Processing ask=Processed#1 no=Processed go=Processing#1", "do go#1, notice StepCompleted");
-    let mut bench = self::bench(steps, json!({}));
-    bench.wake(0);
+    let mut bench = claimed(steps, json!({}));
     bench.answered("ask", answer(false));
     bench.is("Undoing ask=Processed#1 no=Failed go=Pending", "wake+11000, notice Failed");
     assert_eq!(bench.task.reason.as_deref(), Some("`no` failed: refused by ann"));
@@ -299,8 +283,7 @@ b | after = ["a"]; value = "${outputs.a.double + 1}"
     let outputs: Vec<_> = bench.task.steps.iter().map(|step| step.output.clone().unwrap()).collect();
     assert_eq!(outputs, [json!({"double": 8, "list": [5, 6]}), json!(9)]);
     assert_eq!(bench.task.forward_by, None);
-    let mut bench = self::bench(steps, json!({"n": "x".repeat(5000)}));
-    bench.wake(0);
+    let mut bench = claimed(steps, json!({"n": "x".repeat(5000)}));
     assert_eq!(bench.task.steps[0].state, shared::step::State::Failed);
 }
 
@@ -469,7 +452,7 @@ fn a_refusal_by_the_agent_itself_has_no_status() {
     bench.wake(0).failed("a").is("Processed a=Caught#1", "notice Completed");
     let mut bench = self::bench("a | after = []; catch = \"true\"", json!({}));
     bench.wake(0);
-    let Event::Reply(reply) = bench.answer("a", Outcome::Failed { error: "unusable".into() }) else { unreachable!() };
+    let reply = bench.told("a", Outcome::Failed { error: "unusable".into() });
     let done = Event::Reply(Reply { kind: Some(FailureKind::Mistake), ..reply });
     bench.on(&done).is("Undoing a=Failed#1", "wake+11000, notice Failed");
 }
@@ -478,15 +461,12 @@ fn a_refusal_by_the_agent_itself_has_no_status() {
 #[test]
 fn a_failure_before_any_call_is_not_caught() {
     let steps = "a | after = []; catch = \"true\"; undo = { agent = \"x\", with = { id = \"${output.id}\" } }";
-    let mut bench = self::bench(steps, json!({}));
-    bench.wake(0);
-    let Event::Reply(reply) = bench.answer("a", failed()) else { unreachable!() };
-    let reply = Reply { uncalled: true, ..reply };
+    let mut bench = claimed(steps, json!({}));
+    let reply = Reply { uncalled: true, ..bench.told("a", failed()) };
     bench.on(&Event::Reply(reply.clone())).is("Undoing a=Failed#1", "wake+11000, notice Failed");
     bench.at(11_000).wake(2).is("Undone a=Undone#1", "notice Undone");
     // A request that was delivered before may have led to a call.
-    let mut bench = self::bench(steps.replace("output.id", "order.id").as_str(), json!({}));
-    bench.wake(0);
+    let mut bench = claimed(steps.replace("output.id", "order.id").as_str(), json!({}));
     bench.on(&Event::Reply(Reply { unsure: true, ..reply })).is("Undoing a=Failed#1", "wake+11000, notice Failed");
     bench.at(11_000).wake(2).is("Undoing a=UndoProcessing#2", "undo a#2");
 }

@@ -2,7 +2,7 @@
 //!
 //! Method: as in `transitions.rs`.
 
-use crate::language::bench;
+use crate::language::{bench, claimed};
 use crate::support::*;
 use serde_json::json;
 use shared::decision::{Event, Kept, Refusal, What};
@@ -24,8 +24,7 @@ fn not_yet() -> Outcome {
 }
 
 fn looked(bench: &Bench) -> Event {
-    let Event::Reply(reply) = bench.answer("a", done(json!({"state": "FINISHED"}))) else { unreachable!() };
-    Event::Reply(Reply { looked: true, ..reply })
+    Event::Reply(Reply { looked: true, ..bench.told("a", done(json!({"state": "FINISHED"}))) })
 }
 
 fn delay(bench: &Bench) -> u64 {
@@ -55,16 +54,14 @@ fn a_look_is_claimed_ahead_in_the_save_of_the_last_one() {
 
 #[test]
 fn an_answer_that_was_not_held_against_the_conditions_is_not_done() {
-    let mut bench = bench(LOOKS, json!({}));
-    bench.wake(0);
+    let mut bench = claimed(LOOKS, json!({}));
     bench.answered("a", done(json!({"state": "RUNNING"}))).is("Processing a=Processing#2 b=Pending", "do a#2");
 }
 
 // A call that may change something is claimed when it is due, so that an undo knows of it.
 #[test]
 fn a_look_that_may_change_something_is_claimed_when_it_is_due() {
-    let mut bench = bench(ASKS, json!({}));
-    bench.wake(0);
+    let mut bench = claimed(ASKS, json!({}));
     let answer = bench.answer("a", done(json!({"state": "RUNNING"})));
     bench.at(1_000).on(&answer).is("Pending a=Pending+5000#1 b=Pending", "wake+5000");
     bench.at(6_000).woken().is("Processing a=Processing#2 b=Pending", "do a#2");
@@ -82,15 +79,13 @@ fn a_look_that_may_change_something_is_claimed_when_it_is_due() {
 
 #[test]
 fn failed_is_asked_first_and_is_a_refusal() {
-    let mut bench = bench(ASKS, json!({}));
-    bench.wake(0);
+    let mut bench = claimed(ASKS, json!({}));
     let answer = bench.answer("a", done(json!({"state": "ABORTED"})));
     bench.on(&answer).is("Undoing a=Failed#1 b=Pending", "wake+11000, notice Failed");
     let reason = bench.task.reason.clone().unwrap();
     assert!(reason.contains("`answer.state == 'ABORTED'` is true: answer.state is \"ABORTED\""), "{reason}");
     let caught = "a | after = []; poll = { every = \"5s\", for = \"1m\", done = \"answer.ok\", failed = \"!answer.ok\" }; catch = \"error.kind == 'refused' && error.answer.code == 7\"";
-    let mut bench = self::bench(caught, json!({}));
-    bench.wake(0);
+    let mut bench = claimed(caught, json!({}));
     bench.answered("a", done(json!({"ok": false, "code": 7}))).is("Processed a=Caught#1", "notice Completed");
 }
 
@@ -98,8 +93,7 @@ fn failed_is_asked_first_and_is_a_refusal() {
 #[test]
 fn looks_without_an_answer_end_with_the_time_of_the_poll() {
     for steps in [LOOKS, ASKS] {
-        let mut bench = bench(steps, json!({}));
-        bench.wake(0);
+        let mut bench = claimed(steps, json!({}));
         let mut looks = 1;
         while bench.task.steps[0].state != State::Failed {
             match looks % 3 {
@@ -132,8 +126,7 @@ fn looks_without_an_answer_end_with_the_time_of_the_poll() {
         assert!(reason.contains("not done within 1m"), "{reason}");
     }
     let caught = "a | after = []; poll = { every = \"5s\", for = \"6s\", done = \"answer.ok\" }; catch = \"error.kind == 'timeout'\"";
-    let mut bench = bench(caught, json!({}));
-    bench.wake(0);
+    let mut bench = claimed(caught, json!({}));
     bench.at(2_000).answered("a", done(json!({}))).is("Processed a=Caught#1", "notice Completed");
 }
 
@@ -141,8 +134,7 @@ fn looks_without_an_answer_end_with_the_time_of_the_poll() {
 fn a_condition_without_a_value_is_a_mistake_that_is_never_caught() {
     let steps =
         "a | after = []; poll = { every = \"5s\", for = \"1m\", done = \"answer.count > 3\" }; catch = \"true\"";
-    let mut bench = bench(steps, json!({}));
-    bench.wake(0);
+    let mut bench = claimed(steps, json!({}));
     bench.answered("a", done(json!({"count": "many"})));
     assert_eq!(bench.task.steps[0].state, State::Failed);
     let reason = bench.task.reason.clone().unwrap();
@@ -151,12 +143,10 @@ fn a_condition_without_a_value_is_a_mistake_that_is_never_caught() {
 
 #[test]
 fn an_agent_may_say_not_yet_only_of_a_step_that_polls() {
-    let mut bench = bench("a | after = []", json!({}));
-    bench.wake(0);
+    let mut bench = claimed("a | after = []", json!({}));
     bench.answered("a", not_yet());
     assert_eq!(bench.task.steps[0].state, State::Failed);
-    let mut bench = self::bench(ASKS, json!({}));
-    bench.wake(0);
+    let mut bench = claimed(ASKS, json!({}));
     bench.answered("a", not_yet()).is("Pending a=Pending+5000#1 b=Pending", "wake+5000");
     assert_eq!(bench.task.steps[0].error.as_deref(), Some("answer.state is 'RUNNING'"));
 }
@@ -185,16 +175,14 @@ fn a_pause_holds_looks_back_and_a_resumption_gives_the_poll_its_time_again() {
     bench.woken().is("Processing a=Processing#2 b=Pending", "do a#2");
     assert_eq!(bench.task.steps[0].poll_until, Some(at(160_000)));
     // An agent that is paused gets no look either.
-    let paused = serde_json::from_value(json!({"by": "ann", "reason": "", "since": 0})).unwrap();
-    bench.agents.paused.insert("http".into(), paused);
+    bench.withhold("http");
     bench.answered("a", not_yet()).is("Pending a=Pending+5000#2 b=Pending", "");
 }
 
 #[test]
 fn a_resubmitted_poll_gets_its_time_again() {
     let steps = "a | after = []; poll = { every = \"5s\", for = \"6s\", done = \"answer.ok\" }; on_failure = \"error\"";
-    let mut bench = bench(steps, json!({}));
-    bench.wake(0);
+    let mut bench = claimed(steps, json!({}));
     bench.at(2_000).answered("a", done(json!({}))).is("Error a=Failed#1", "notice AttentionNeeded, alert");
     bench.at(60_000).resubmit();
     bench.woken();
@@ -205,8 +193,7 @@ fn a_resubmitted_poll_gets_its_time_again() {
 // Most of the time a step that polls has a look ahead of it, and a person need not wait for that.
 #[test]
 fn a_step_that_polls_can_be_skipped_by_its_name() {
-    let mut bench = bench(LOOKS, json!({}));
-    bench.wake(0);
+    let mut bench = claimed(LOOKS, json!({}));
     bench.answered("a", not_yet()).on(&act(What::Skip { step: None }));
     assert_eq!(bench.kept, Some(Kept::Refused(Refusal::UnnamedWait)));
     bench.on(&act(What::Skip { step: Some("a".into()) })).is("Pending a=Skipped#2 b=Pending", "wake");
@@ -217,8 +204,7 @@ fn a_step_that_polls_can_be_skipped_by_its_name() {
 // A wait that a service asks for, or an open breaker, moves the next look.
 #[test]
 fn the_next_look_keeps_to_what_the_service_asks_for() {
-    let mut bench = bench(LOOKS, json!({}));
-    bench.wake(0);
+    let mut bench = claimed(LOOKS, json!({}));
     bench.answered("a", unavailable(Some(20_000)));
     assert_eq!(delay(&bench), 20_000);
     assert!(!bench.effects.iter().any(|effect| matches!(effect, Effect::Wake(..))));

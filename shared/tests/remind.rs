@@ -2,7 +2,7 @@
 //!
 //! Method: as in `transitions.rs`. // L3
 
-use crate::language::{bench, file};
+use crate::language::{bench, claimed, file};
 use crate::support::*;
 use serde_json::json;
 use shared::decision::{Event, Kept, What};
@@ -120,8 +120,7 @@ fn only_a_message_that_comes_again_reminds() {
 b | after = []; event = "approved"; timeout = "24h"; remind = { every = "8h", agent = "y" }
 c | after = []; event = "paid"; timeout = "24h"
 "#;
-    let mut bench = bench(steps, json!({}));
-    bench.wake(0);
+    let mut bench = claimed(steps, json!({}));
     let paid = Event::Arrived { name: "paid".into(), key: "k".into(), data: json!({}), by: None };
     bench.at(8 * HOUR).on(&paid);
     bench.is(&format!("Pending b=Waiting+{} c=Processed", 16 * HOUR), "wake");
@@ -268,11 +267,10 @@ fn work_that_is_polled_is_reminded_of() {
 // A poll that has ended reminds nobody.
 #[test]
 fn a_poll_that_is_done_reminds_nobody() {
-    let mut bench = bench(JOB, json!({}));
-    bench.wake(0);
+    let mut bench = claimed(JOB, json!({}));
     let seen = bench.task.version;
-    let Event::Reply(reply) = bench.answer("b", done(json!({"ok": true}))) else { unreachable!("it is a reply") };
-    bench.on(&Event::Reply(Reply { looked: true, ..reply })).is("Processed b=Processed#1", "notice Completed");
+    let looked = Event::Reply(Reply { looked: true, ..bench.told("b", done(json!({"ok": true}))) });
+    bench.on(&looked).is("Processed b=Processed#1", "notice Completed");
     bench.at(12 * MINUTE).wake(seen).keeps(Kept::NothingReady, "notice Completed");
     bench.at(31 * MINUTE).supervise();
     assert!(bench.task.alert.is_none());
@@ -355,8 +353,7 @@ fn the_input_that_an_operator_gave_a_step_is_none_of_its_reminders() {
 fn a_reminder_whose_agent_is_paused_gives_way_to_what_is_due() {
     let mut bench = waiting();
     bench.at(8 * HOUR - 60_000).supervise();
-    let paused = serde_json::from_value(json!({"by": "ann", "reason": "", "since": 0})).unwrap();
-    bench.agents.paused.insert("y".into(), paused);
+    bench.withhold("y");
     bench.at(8 * HOUR + 60_000).supervise();
     assert!(bench.due() > bench.now, "{} {}", bench.due(), bench.now);
     assert_eq!(bench.effects(), "");

@@ -4,7 +4,7 @@
 
 use crate::support::*;
 use serde_json::json;
-use shared::control::{Agents, Pause};
+use shared::control::Agents;
 use shared::decision::{Event, Kept, Refusal, What};
 use shared::message::{Effect, MAX_DELAY, MAX_HOPS, NoticeKind};
 use shared::step::Direction;
@@ -408,7 +408,7 @@ fn a_task_is_held_up_by_the_agents_it_waits_for_after_a_failure() {
     assert_eq!(holders(&bench), ["x"], "each agent once");
     bench.supervise();
     assert_eq!(holders(&bench), ["x"], "it waits for the next attempt");
-    bench.agents.paused.insert("x".into(), Pause { by: "ann".into(), reason: "r".into(), since: at(0) });
+    bench.withhold("x");
     assert!(holders(&bench).is_empty(), "somebody knows");
     bench.agents = Agents::default();
     bench.at(12_000).wake(2);

@@ -2,7 +2,7 @@
 //!
 //! Method: as in `transitions.rs`.
 
-use crate::language::bench;
+use crate::language::{bench, claimed};
 use crate::support::*;
 use serde_json::{Value, json};
 use shared::decision::{Declined, Event, Kept, Refusal, What};
@@ -130,8 +130,7 @@ fn a_wait_for_no_time_fails() {
         (json!({"days": "400d"}), "`wait`: \"400d\" is more than 366 days away"),
         (json!({}), "`input.days`"),
     ] {
-        let mut bench = bench("a | wait = \"${input.days}\"", input);
-        bench.wake(0);
+        let mut bench = claimed("a | wait = \"${input.days}\"", input);
         assert_eq!(bench.task.steps[0].state, State::Failed);
         let error = bench.task.steps[0].error.as_ref().unwrap();
         assert!(error.contains(words), "{error}");

@@ -219,13 +219,16 @@ impl Family {
         self.play().await.sweep().await
     }
 
-    /// Lets time pass, second by second, and sweeps.
-    pub async fn after(&mut self, seconds: i64) -> &mut Self {
-        self.play().await;
-        for _ in 0..seconds {
-            self.leap(1).await;
+    pub async fn leaps(&mut self, count: i64, seconds: i64) -> &mut Self {
+        for _ in 0..count {
+            self.leap(seconds).await;
         }
         self
+    }
+
+    /// Lets time pass, second by second, and sweeps.
+    pub async fn after(&mut self, seconds: i64) -> &mut Self {
+        self.play().await.leaps(seconds, 1).await
     }
 
     async fn sweep(&mut self) -> &mut Self {

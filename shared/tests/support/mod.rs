@@ -10,7 +10,7 @@ pub use world::*;
 
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
-use shared::control::Agents;
+use shared::control::{Agents, Pause};
 use shared::decision::{Act, Decision, Event, Kept, Turn, What};
 use shared::engine::{self, Engine};
 use shared::mend;
@@ -275,6 +275,11 @@ impl Bench {
         self.reply(step, self.attempt(step), outcome)
     }
 
+    pub fn told(&self, step: &str, outcome: Outcome) -> Reply {
+        let Event::Reply(reply) = self.answer(step, outcome) else { unreachable!("it is a reply") };
+        reply
+    }
+
     pub fn answered(&mut self, step: &str, outcome: Outcome) -> &mut Self {
         self.on(&self.answer(step, outcome))
     }
@@ -293,6 +298,13 @@ impl Bench {
 
     pub fn resubmit(&mut self) -> &mut Self {
         self.on(&resubmitted("bob", "fixed", None))
+    }
+
+    /// A person pauses this agent.
+    pub fn withhold(&mut self, agent: &str) -> &mut Self {
+        let pause = Pause { by: "ann".into(), reason: "move".into(), since: at(0) };
+        self.agents.paused.insert(agent.into(), pause);
+        self
     }
 
     pub fn supervise_as(&mut self, token: u64) -> &mut Self {
