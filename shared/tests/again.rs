@@ -1,6 +1,7 @@
 //! Orders that are run again from an earlier step: what is refused and why, what is undone first, and what of the round before
 //! counts for the next: nothing. Every small graph is searched by the model, tests/model/again.rs.
 
+use crate::language::{bench, claimed};
 use crate::support::*;
 use serde_json::json;
 use shared::again::{Plan, Rule, Wish, plan};
@@ -225,28 +226,16 @@ fn an_undo_that_failed_can_be_given_up_for_an_undo_of_the_whole_order() {
 }
 
 const FAMILY: &str = r#"
-name = "family"
-[[step]]
-name = "line"
-workflow = "child"
-[[step]]
-name = "lines"
-after = ["line"]
-each = "${input.lines}"
-workflow = "child"
-[[step]]
-name = "pay"
-after = ["lines"]
-agent = "x"
-timeout = "10s"
-undo = { agent = "x" }
+line | workflow = "child"
+lines | after = ["line"]; each = "${input.lines}"; workflow = "child"
+pay | after = ["lines"]; undo = { agent = "x" }
 "#;
 
 // M7, K6: a person runs an order again whose records were about to be removed, and the process dies before it has told those of its
 // children that a later undo needs.
 #[test]
 fn the_orders_that_it_started_outlast_it() {
-    let mut bench = Bench::new(FAMILY);
+    let mut bench = bench(FAMILY, json!({}));
     let child = workflow(CHAIN).hash();
     bench.task.pins.insert("child".into(), child.clone());
     let mut items = shared::items::Items::new(250, child, at(0));
@@ -312,18 +301,8 @@ fn a_repeated_act_is_already_done_and_a_pause_holds_it() {
 }
 
 const APPROVED: &str = r#"
-name = "approved"
-[[step]]
-name = "approve"
-event = "approved"
-people = 2
-timeout = "1h"
-[[step]]
-name = "pay"
-agent = "x"
-after = ["approve"]
-timeout = "10s"
-undo = { agent = "x" }
+approve | event = "approved"; people = 2; timeout = "1h"
+pay | after = ["approve"]; undo = { agent = "x" }
 "#;
 
 fn approval(key: &str, by: &str) -> Event {
@@ -333,7 +312,7 @@ fn approval(key: &str, by: &str) -> Event {
 // M7: an approval of the round before, delivered again, approves nothing in the next.
 #[test]
 fn an_old_approval_does_not_settle_the_new_round() {
-    let mut bench = Bench::claimed(APPROVED);
+    let mut bench = claimed(APPROVED, json!({}));
     bench.on(&approval("1", "ann")).on(&approval("2", "bob"));
     bench.woken().done("pay").at(60_000);
     bench.on(&asked(wish(&["approve"])));
@@ -356,7 +335,7 @@ fn an_old_approval_does_not_settle_the_new_round() {
 // M7: what comes while the order is undone for the next round has to wait, because the step that takes it is put back.
 #[test]
 fn an_event_while_it_is_taken_back_is_to_be_sent_again() {
-    let mut bench = Bench::claimed(APPROVED);
+    let mut bench = claimed(APPROVED, json!({}));
     bench.on(&approval("1", "ann")).on(&approval("2", "bob"));
     bench.woken().done("pay").at(60_000);
     bench.on(&asked(wish(&["approve"])));
@@ -375,19 +354,10 @@ fn an_event_while_it_is_taken_back_is_to_be_sent_again() {
     bench.on(&approval("5", "carl")).keeps(Kept::Declined(Declined::Late), "");
 }
 
-const ACCEPTS: &str = r#"
-name = "accepts"
-[[step]]
-name = "a"
-agent = "x"
-timeout = "10s"
-accept = { within = "1h" }
-"#;
-
 // M7: the address of a callback is of one round, and without a new key its service would not report again.
 #[test]
 fn a_callback_reports_to_the_address_of_its_round() {
-    let mut bench = Bench::new(ACCEPTS);
+    let mut bench = bench("a | accept = { within = \"1h\" }", json!({}));
     bench.task.secret = Some("s".into());
     bench.wake(0);
     let first = bench.request("a").callback.clone().unwrap();
@@ -430,21 +400,9 @@ fn a_long_output_that_was_replaced_goes_with_the_record() {
 // M7, K3: whether a step is done is asked again in each round.
 #[test]
 fn a_condition_is_asked_again() {
-    let text = r#"
-name = "asks"
-[[step]]
-name = "price"
-agent = "x"
-timeout = "10s"
-[[step]]
-name = "pay"
-agent = "x"
-after = ["price"]
-when = "outputs.price.cents > 0"
-timeout = "10s"
-undo = { agent = "x" }
-"#;
-    let mut bench = Bench::claimed(text);
+    let steps =
+        "price | after = []\npay | after = [\"price\"]; when = \"outputs.price.cents > 0\"; undo = { agent = \"x\" }";
+    let mut bench = claimed(steps, json!({}));
     bench.answered("price", done(json!({"cents": 0}))).at(60_000);
     assert_eq!(bench.state(), "Processed price=Processed#1 pay=PassedOver");
     bench.on(&asked(wish(&["price"])));

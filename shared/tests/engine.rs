@@ -3,6 +3,7 @@
 //! Method: the fakes do what DynamoDB and SQS may do (a write that went through and whose answer is lost, a send that
 //! fails), and yield at each call, so that instances interleave. Nothing sleeps; the clock is a number.
 
+use crate::language::file;
 use crate::support::*;
 use contract::memory::{Behind, Between, MemoryStore};
 use serde_json::json;
@@ -106,7 +107,11 @@ fn wake(task: &str) -> (Id, Event) {
 }
 
 fn reply(task: &str, step: &str, attempt: u32) -> (Id, Event) {
-    (id(task), Event::Reply(Reply::new(id(task), step, attempt, done(json!({"of": step})))))
+    told(task, step, attempt, done(json!({"of": step})))
+}
+
+fn told(task: &str, step: &str, attempt: u32, outcome: Outcome) -> (Id, Event) {
+    (id(task), Event::Reply(Reply::new(id(task), step, attempt, outcome)))
 }
 
 async fn one(engine: &Engine, event: (Id, Event)) -> Result<Handled, Error> {
@@ -151,9 +156,7 @@ async fn a_pool_is_left_after_one_reply_and_probed_by_one_of_many_claims() {
     };
     one(&engine, wake("ord_1")).await.unwrap();
     assert_eq!(pools(), [1, 0]);
-    let (id, Event::Reply(told)) = reply("ord_1", "a", 1) else { unreachable!() };
-    let outcome = Outcome::Deferred { error: "open".into(), retry_after_ms: 5_000 };
-    one(&engine, (id, Event::Reply(Reply { outcome, ..told }))).await.unwrap();
+    one(&engine, told("ord_1", "a", 1, deferred(5_000))).await.unwrap();
     assert_eq!(pools(), [0, 0]);
     engine.handle(batch(2..=11)).await;
     assert_eq!(pools(), [0, 10]);
@@ -336,8 +339,7 @@ async fn a_wake_never_overtakes_the_notice_of_its_task() {
 
     one(&scheduler, wake("ord_1")).await.unwrap();
     world.sent();
-    let (task, Event::Reply(told)) = reply("ord_1", "a", 1) else { unreachable!() };
-    let refused = (task, Event::Reply(Reply { outcome: failed(), ..told }));
+    let refused = told("ord_1", "a", 1, failed());
     world.queues.fail(|effect| matches!(effect, Effect::Notice(_)));
     assert!(one(&scheduler, refused.clone()).await.is_err());
     assert_eq!(world.sent(), Vec::<String>::new(), "the undo must not begin before the notice of it");
@@ -352,12 +354,7 @@ async fn a_wake_never_overtakes_the_notice_of_another_message_in_its_save() {
     let world = World::new(&format!("tombstones = true\n{SIDE_BY_SIDE}"), 1).await;
     one(&world.instance("s1"), wake("ord_1")).await.unwrap();
     world.queues.take();
-    let answered = |step, outcome| {
-        let (id, Event::Reply(told)) = reply("ord_1", step, 1) else { unreachable!() };
-        (id, Event::Reply(Reply { outcome, ..told }))
-    };
-    let away = || Outcome::Unavailable { error: "503".into(), retry_after_ms: None };
-    let batch = || vec![answered("a", failed()), answered("b", away())];
+    let batch = || vec![told("ord_1", "a", 1, failed()), told("ord_1", "b", 1, unavailable(None))];
     world.queues.fail(|effect| matches!(effect, Effect::Notice(_)));
     let answers = world.instance("s2").handle(batch()).await;
     assert_eq!(world.store.get("ord_1").process_state(), ProcessState::Undoing);
@@ -507,10 +504,8 @@ async fn an_alert_is_cleared_after_it_was_sent_and_only_then() {
     let engine = world.instance("s1");
     one(&engine, wake("ord_1")).await.unwrap();
     world.queues.take();
-    let (task, Event::Reply(mut fatal)) = reply("ord_1", "a", 1) else { panic!() };
-    fatal.outcome = failed();
     world.queues.fail(|e| matches!(e, Effect::Alert(_)));
-    assert!(one(&engine, (task, Event::Reply(fatal))).await.is_err());
+    assert!(one(&engine, told("ord_1", "a", 1, failed())).await.is_err());
     assert!(world.store.get("ord_1").alert.is_some());
     world.queues.take();
     // So long after the save that no instance can still be sending it.
@@ -583,21 +578,14 @@ async fn a_task_without_its_workflow_is_reported_and_not_lost() {
 }
 
 const TIMER: &str = r#"
-name = "timer"
-[[step]]
-name = "a"
-wait = "1h"
-[[step]]
-name = "b"
-after = ["a"]
-agent = "x"
-timeout = "10s"
+a | wait = "1h"
+b | after = ["a"]
 "#;
 
 // L1: the sweeps that look ahead send one Wake, write nothing, and read the order now and then.
 #[tokio::test]
 async fn the_sweeps_that_look_ahead_send_one_wake() {
-    let world = World::new(TIMER, 1).await;
+    let world = World::new(&file(TIMER), 1).await;
     one(&world.instance("s"), wake("ord_1")).await.unwrap();
     world.queues.take();
     let (before, begun) = (world.store.get("ord_1"), world.store.loads());

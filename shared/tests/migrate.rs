@@ -2,6 +2,7 @@
 //! small graphs are searched by the model, tests/model/migration.rs.
 //! The last tests use the engine over a store and queues in memory.
 
+use crate::language::{claimed, file};
 use crate::support::*;
 use contract::memory::Between;
 use jiff::SignedDuration;
@@ -280,7 +281,7 @@ fn a_later_wish_replaces_one_that_waits_and_the_own_hash_withdraws_it() {
 // Nothing moves the order afterwards.
 #[test]
 fn a_resubmission_under_the_present_definition_withdraws_the_wish_for_another() {
-    let late = format!("on_failure = \"error\"\n{}", PAID.replace("1h", "1s"));
+    let late = on_failure_error(&file(&PAID.replace("1h", "1s")));
     let mut bench = Bench::claimed(&late);
     bench.done("a").at(5000).supervise();
     let own = bench.workflow.clone();
@@ -314,7 +315,7 @@ fn a_withdrawn_wish_lets_the_order_end() {
     bench.is("Undone a=Undone#2", "notice Undone");
 
     // Its service reported the end of the work while the order was in Error.
-    let late = format!("on_failure = \"error\"\n{}", PAID.replace("1h", "1s"));
+    let late = on_failure_error(&file(&PAID.replace("1h", "1s")));
     let mut bench = Bench::claimed(&late);
     bench.done("a").at(5000).supervise();
     assert_eq!(bench.state(), "Error pay=Failed a=Processed#1");
@@ -342,24 +343,16 @@ fn a_migration_before_the_undo_sends_the_notice_of_the_turn() {
 }
 
 const PAID: &str = r#"
-name = "paid"
-[[step]]
-name = "pay"
-event = "paid"
-timeout = "1h"
-[[step]]
-name = "a"
-after = []
-agent = "x"
-timeout = "10s"
+pay | event = "paid"; timeout = "1h"
+a | after = []
 "#;
 
 // An event settles its step at once; what comes next is decided under the other definition, and so is the end.
 #[test]
 fn an_event_lets_nothing_begin_or_end_before_the_migration() {
-    let value = "[[step]]\nname = \"v\"\nafter = [\"pay\"]\nvalue = 1\n";
+    let value = "v | after = [\"pay\"]; value = 1";
     for (more, left) in [(value, " v=Pending"), ("", "")] {
-        let text = format!("{PAID}{more}");
+        let text = file(&format!("{PAID}{more}"));
         let mut bench = Bench::claimed(&text);
         asked(&mut bench, &workflow(&text.replace("1h", "2h")), false);
         bench.at(1000).done("a").at(2000);
@@ -488,36 +481,22 @@ fn while_an_order_is_undone_only_its_undos_change() {
 }
 
 const EVENTS: &str = r#"
-name = "chain"
-[[step]]
-name = "pay"
-event = "paid"
-timeout = "1h"
-undo = { agent = "x", timeout = "10s" }
-[[step]]
-name = "a"
-after = []
-agent = "x"
-timeout = "10s"
-[[step]]
-name = "sign"
-after = ["a"]
-event = "signed"
-timeout = "1h"
-undo = { agent = "x", timeout = "10s" }
+pay | event = "paid"; timeout = "1h"; undo = { agent = "x", timeout = "10s" }
+a | after = []
+sign | after = ["a"]; event = "signed"; timeout = "1h"; undo = { agent = "x", timeout = "10s" }
 "#;
 
 // A step that waits keeps its event, and an event that is kept keeps its step and its undo.
 #[test]
 fn waits_and_kept_events_stay() {
     let bench = || {
-        let mut bench = Bench::claimed(EVENTS);
+        let mut bench = claimed(EVENTS, json!({}));
         bench.on(&Event::Arrived { name: "signed".into(), key: "k".into(), data: json!({}), by: None });
         assert_eq!(bench.task.kept().count(), 1);
         bench
     };
-    let sign = EVENTS.find("[[step]]\nname = \"sign\"").unwrap();
-    let first = "[[step]]\nname = \"first\"\nafter = [\"a\"]\nevent = \"signed\"\ntimeout = \"1h\"\n";
+    let sign = EVENTS.find("sign |").unwrap();
+    let first = "first | after = [\"a\"]; event = \"signed\"; timeout = \"1h\"\n";
     let changes: [(&str, String, Option<Rule>); 9] = [
         (
             "another step takes the kept event first",
@@ -528,7 +507,7 @@ fn waits_and_kept_events_stay() {
         (
             "it takes other events",
             EVENTS[..sign].to_owned()
-                + &EVENTS[sign..].replace("timeout = \"1h\"", "timeout = \"1h\"\ntake = \"event.ok == true\""),
+                + &EVENTS[sign..].replace("timeout = \"1h\"", "timeout = \"1h\"; take = \"event.ok == true\""),
             Some(Rule::Kept),
         ),
         ("more time", EVENTS.replace("1h", "2h"), None),
@@ -536,7 +515,7 @@ fn waits_and_kept_events_stay() {
         (
             "a timer",
             EVENTS.replace(
-                "event = \"paid\"\ntimeout = \"1h\"\nundo = { agent = \"x\", timeout = \"10s\" }",
+                "event = \"paid\"; timeout = \"1h\"; undo = { agent = \"x\", timeout = \"10s\" }",
                 "wait = \"1h\"",
             ),
             Some(Rule::Sort),
@@ -544,18 +523,18 @@ fn waits_and_kept_events_stay() {
         ("the step of the kept event is gone", EVENTS[..sign].to_owned(), Some(Rule::Kept)),
         (
             "its undo is gone",
-            EVENTS[..sign].to_owned() + &EVENTS[sign..].replace("undo = { agent = \"x\", timeout = \"10s\" }", ""),
+            EVENTS[..sign].to_owned() + &EVENTS[sign..].replace("; undo = { agent = \"x\", timeout = \"10s\" }", ""),
             Some(Rule::Undo),
         ),
         ("it waits for another event", EVENTS.replace("\"signed\"", "\"approved\""), Some(Rule::Kept)),
     ];
     for (what, text, rule) in changes {
-        assert_eq!(refused(&mut bench(), &text), rule, "{what}");
+        assert_eq!(refused(&mut bench(), &file(&text)), rule, "{what}");
     }
     // The deadline of a wait that has begun stays.
     let mut bench = bench();
     let until = bench.task.steps[0].asks_until();
-    let to = workflow(&EVENTS.replace("1h", "2h"));
+    let to = workflow(&file(&EVENTS.replace("1h", "2h")));
     asked(&mut bench, &to, false);
     bench.done("a").at(60_000);
     migrated(&mut bench, &to);
@@ -567,9 +546,9 @@ fn waits_and_kept_events_stay() {
 // The event of one person counts, whatever becomes of the step.
 #[test]
 fn a_step_that_counts_people_keeps_its_undo() {
-    let pay = "event = \"paid\"\ntimeout = \"1h\"\nundo = { agent = \"x\", timeout = \"10s\" }";
-    let text = |more: &str| EVENTS.replacen(pay, more, 1);
-    let two = pay.replace("timeout = \"1h\"", "timeout = \"1h\"\npeople = 2");
+    let pay = "event = \"paid\"; timeout = \"1h\"; undo = { agent = \"x\", timeout = \"10s\" }";
+    let text = |more: &str| file(&EVENTS.replacen(pay, more, 1));
+    let two = pay.replace("timeout = \"1h\"", "timeout = \"1h\"; people = 2");
     let bench = |events: usize| {
         let mut bench = Bench::claimed(&text(&two));
         for by in ["ann", "bob"].into_iter().take(events) {
@@ -577,7 +556,7 @@ fn a_step_that_counts_people_keeps_its_undo() {
         }
         bench
     };
-    let without = text(&two[..two.find("undo").unwrap()]);
+    let without = text(&two[..two.find("; undo").unwrap()]);
     for end in [false, true] {
         let ended = |events| {
             let mut bench = bench(events);
@@ -641,19 +620,14 @@ fn a_new_deadline_counts_from_the_beginning_unless_it_has_passed() {
 }
 
 const POLL: &str = r#"
-name = "chain"
-[[step]]
-name = "a"
-http = { url = "https://x.example/", method = "GET" }
-timeout = "10s"
-poll = { every = "1m", for = "1h", done = "answer.ok" }
+a | http = { url = "https://x.example/", method = "GET" }; poll = { every = "1m", for = "1h", done = "answer.ok" }
 "#;
 
 // The next look of a poll is claimed in the save of the last one, so a migration would wait for the end of the poll.
 #[test]
 fn a_poll_pauses_for_a_migration() {
-    let mut bench = Bench::claimed(POLL);
-    let to = workflow(&POLL.replace("1h", "2h"));
+    let mut bench = claimed(POLL, json!({}));
+    let to = workflow(&file(&POLL.replace("1h", "2h")));
     asked(&mut bench, &to, false);
     bench.answered("a", shared::message::Outcome::NotYet { why: "it runs".into() });
     assert!(bench.task.steps[0].claim().is_none(), "{}", bench.state());
