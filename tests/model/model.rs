@@ -5,6 +5,7 @@
 //! names. // J5
 
 mod again;
+mod common;
 mod defects;
 mod family;
 mod list;
