@@ -141,32 +141,6 @@ pub enum Defect {
     ReplyEndsTheList,
 }
 
-impl Defect {
-    pub const ALL: [Self; 21] = [
-        Self::EndsAreCounted,
-        Self::CreateThenSave,
-        Self::AbsentIsUndone,
-        Self::OldRoundCounts,
-        Self::FailedIsToDo,
-        Self::AbsentIsNotMade,
-        Self::LookIsNotDue,
-        Self::UndoneIsKept,
-        Self::AskedIsUndone,
-        Self::BeginReplaces,
-        Self::AgainIsOpen,
-        Self::NothingOpenIsDone,
-        Self::LookLeavesThePause,
-        Self::OpensInAPause,
-        Self::PauseStaysAbove,
-        Self::ListIsAll,
-        Self::FailureLeavesTheList,
-        Self::OpensInError,
-        Self::ResubmitBeginsTheList,
-        Self::ResumeIsNotDue,
-        Self::ReplyEndsTheList,
-    ];
-}
-
 /// What may happen, and the policies.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
