@@ -66,7 +66,9 @@ pub fn handler(submit: &Submit, event: SqsEvent) -> BoxFuture<'_, Response> {
         for record in events {
             match deliver(submit, &record.body).await {
                 Ok(()) => {}
-                Err(problem) if problem.code == "unavailable" || is_soon(&problem) => response.add_failure(&record.message_id),
+                Err(problem) if problem.code == "unavailable" || is_soon(&problem) => {
+                    response.add_failure(&record.message_id)
+                }
                 // Its order may be in this queue and come later.
                 Err(problem) if problem.code == "no_such_order" && !record.is_redelivered => {
                     response.add_failure(&record.message_id);

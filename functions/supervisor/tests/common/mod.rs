@@ -6,7 +6,7 @@ use shared::decision::Event;
 use shared::engine::{self, Engine};
 use shared::message::Effect;
 use shared::order::{Id, Order};
-use shared::ports::{Error, Messenger, StateStore};
+use shared::ports::{Error, Messenger, StateStore, async_trait};
 use shared::task::{Submission, Task};
 use shared::workflow::Workflow;
 use shared::workflow::file::{Known, parse};
@@ -62,13 +62,14 @@ pub fn engine(
 /// A messenger that drops all messages: only the record counts.
 pub struct Dropped;
 
+#[async_trait]
 impl Messenger for Dropped {
     async fn send(&self, effects: Vec<Effect>) -> Vec<Result<(), Error>> {
         effects.iter().map(|_| Ok(())).collect()
     }
 }
 
-pub async fn wake<S: StateStore, M: Messenger>(engine: &Engine<S, M>, ids: &[Id]) {
+pub async fn wake(engine: &Engine, ids: &[Id]) {
     let wakes = ids.iter().map(|id| (id.clone(), Event::Wake { seen: 0, hops: 0 })).collect();
     engine.handle(wakes).await.into_iter().for_each(|handled| drop(handled.unwrap()));
 }
