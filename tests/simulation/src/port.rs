@@ -134,6 +134,7 @@ impl Faulty {
         let Some(first) = sites.first() else { return Vec::new() };
         let answers = match self.ask(first.clone(), false, move |store, _| Ok(act(store))).await {
             Ok(answers) => answers,
+            Err(error) if sites.len() == 1 => return vec![Err(error)],
             Err(error) => return sites.iter().map(|site| Err(unavailable(site, &error.to_string()))).collect(),
         };
         let left_over = |(n, site): (usize, &String)| n > 0 && self.world.fires(Class::StoreThrottle, site).is_some();

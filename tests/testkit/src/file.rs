@@ -326,8 +326,11 @@ pub(crate) fn data(data: &Value) -> Result<(), String> {
     }
 }
 
-/// The events that are sent to the order, and the name of each with the answer that is expected.
-fn events(raw: &[Spanned<RawEvent>], workflow: &Workflow) -> Result<(Vec<Sending>, Vec<(String, String)>), Problem> {
+/// The name of each event that is sent, and the answer that is expected.
+type Answered = Vec<(String, String)>;
+
+/// The events that are sent to the order.
+fn events(raw: &[Spanned<RawEvent>], workflow: &Workflow) -> Result<(Vec<Sending>, Answered), Problem> {
     let (mut all, mut answers) = (Vec::new(), Vec::new());
     for (number, spanned) in raw.iter().enumerate() {
         let event = spanned.get_ref();
