@@ -7,11 +7,10 @@
 mod common;
 
 use clap::CommandFactory;
-use common::Up;
 use common::client::{once, submit};
+use common::{Running, Up};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
-use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -21,6 +20,9 @@ const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
 /// Pages whose examples name files of the reader's own; `cli.rs` runs each verb.
 const ELSEWHERE: [&str; 1] = ["docs/cli.md"];
+
+/// A program is up, and an order has come to its state, within this time on any machine.
+const PATIENCE: Duration = Duration::from_secs(80);
 
 fn pages() -> Vec<(String, String)> {
     let docs = std::fs::read_dir(format!("{ROOT}/docs")).unwrap().map(|file| file.unwrap().path());
@@ -190,7 +192,7 @@ impl Scene {
         http.put(&service).json(&faults).send().await.unwrap().error_for_status().unwrap();
         let order = json!({"workflow": workflow, "input": common::first_order()});
         let id = submit(&http, &self.up.url, key, &order).await;
-        once(&http, &self.up.url, &id, Duration::from_secs(80), |order| order["state"] == state).await;
+        once(&http, &self.up.url, &id, PATIENCE, |order| order["state"] == state).await;
         http.put(&service).json(&json!({})).send().await.unwrap().error_for_status().unwrap();
         id
     }
@@ -233,14 +235,8 @@ impl Scene {
     fn starts(&self, command: &str, folder: &str) {
         let command =
             format!("exec {command} --port 0{}", if command.contains("--memory") { "" } else { " --data own" });
-        let mut child = self.shell(&command, folder).stdout(Stdio::piped()).spawn().unwrap();
-        let first = BufReader::new(child.stdout.take().unwrap()).lines().next();
-        child.kill().unwrap();
-        child.wait().unwrap();
-        assert!(
-            first.is_some_and(|line| line.unwrap().starts_with("http://127.0.0.1:")),
-            "`{command}` did not come up"
-        );
+        let (_running, lines) = Running::start(self.shell(&command, folder), "http://127.0.0.1:", PATIENCE);
+        assert!(lines[0].starts_with("http://127.0.0.1:"), "`{command}`: {lines:?}");
     }
 
     fn works(&self, command: &str, folder: &str) {

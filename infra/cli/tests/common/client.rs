@@ -21,8 +21,8 @@ pub async fn state(http: &reqwest::Client, url: &str, id: &str) -> Option<String
 /// Submits an order, and returns its id. `url` is the API's.
 pub async fn submit(http: &reqwest::Client, url: &str, key: &str, order: &Value) -> String {
     let post = http.post(format!("{url}/orders")).header("idempotency-key", key).json(order);
-    let answer: Value = post.send().await.unwrap().error_for_status().unwrap().json().await.unwrap();
-    answer["order_id"].as_str().unwrap().to_owned()
+    let answer: Value = post.send().await.unwrap().json().await.unwrap();
+    answer["order_id"].as_str().unwrap_or_else(|| panic!("{answer}")).to_owned()
 }
 
 /// The answer to a request that is sent again until it is answered with `status`, because the system may be down or
