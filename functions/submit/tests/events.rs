@@ -2,14 +2,10 @@
 //! Gateway passes them on, over the real store. // L2
 
 use crate::world::{World, call, call_by};
-use jiff::Timestamp;
 use serde_json::{Value, json};
-use shared::decision::Event;
-use shared::message::{Outcome, Reply};
-use shared::ports::StateStore;
+use shared::order::Id;
 use shared::task::ProcessState;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use shared::time::SignedDuration;
 
 const TEXT: &str = r#"
 name = "one"
@@ -33,7 +29,7 @@ timeout = "30d"
 
 /// Sends the event of an order, and returns status and code.
 async fn send(world: &World, path: &str, key: &str, body: &str) -> (i64, String) {
-    let (status, answer) = call(&world.submit, "POST", path, key, body).await;
+    let (status, answer) = call(&world, "POST", path, key, body).await;
     let word = answer["code"].as_str().or(answer["event"].as_str()).unwrap_or_default();
     if status != 202 {
         assert!(answer["detail"].as_str().is_some_and(|detail| detail.len() > 20), "{answer}");
@@ -76,14 +72,13 @@ async fn an_event_counts_once_and_a_refused_one_changes_nothing() {
     assert_eq!(send(&world, &paid, "k3", &deep).await, refused(400, "invalid_field"));
     assert_eq!(send(&world, &paid, "", "{}").await, refused(400, "missing_idempotency_key"));
     assert_eq!(send(&world, &paid, &"k".repeat(201), "{}").await, refused(400, "invalid_idempotency_key"));
-    let (status, answer) = call(&world.submit, "GET", &paid, "k", "").await;
+    let (status, answer) = call(&world, "GET", &paid, "k", "").await;
     assert_eq!((status, &answer["code"]), (405, &json!("method_not_allowed")));
     assert_eq!(world.task(&id).await.version, version, "nothing was written");
 
-    let reply = Reply::new(id.clone(), "a", 1, Outcome::Done { output: Value::Null });
-    world.handle(&id, Event::Wake { seen: 0, hops: 0 }).await;
-    world.handle(&id, Event::Reply(reply)).await;
-    let (_, shown) = call(&world.submit, "GET", &format!("/orders/{id}"), "", "").await;
+    world.wake(&id).await;
+    world.done(&id, "a", Value::Null).await;
+    let (_, shown) = call(&world, "GET", &format!("/orders/{id}"), "", "").await;
     assert_eq!(shown["events"], json!([{"name": "paid", "key": "k0", "step": "paid", "kept": false}]));
     assert_eq!(shown["steps"][2]["state"], "Waiting");
     assert_eq!(send(&world, &paid, "k4", &cents(5)).await, refused(409, "event_late"));
@@ -98,21 +93,14 @@ async fn an_event_counts_once_and_a_refused_one_changes_nothing() {
 // M5: docs/limits.md promises it. Ten years are the longest retention.
 #[tokio::test]
 async fn the_key_of_an_event_is_known_ten_years_after_the_end() {
-    let now = Arc::new(AtomicI64::new(1_795_251_600_000));
-    let clock = {
-        let now = Arc::clone(&now);
-        Arc::new(move || Timestamp::from_millisecond(now.load(Ordering::Relaxed)).unwrap())
-    };
-    let world =
-        World::with_clock("name = \"one\"\n[[step]]\nname = \"paid\"\nevent = \"paid\"\ntimeout = \"24h\"\n", clock)
-            .await;
+    let world = World::new("name = \"one\"\n[[step]]\nname = \"paid\"\nevent = \"paid\"\ntimeout = \"24h\"\n").await;
     let id = world.accept(json!({})).await;
     let paid = format!("/orders/{id}/events/paid");
-    world.handle(&id, Event::Wake { seen: 0, hops: 0 }).await;
+    world.wake(&id).await;
     assert_eq!(send(&world, &paid, "k0", r#"{"cents": 5}"#).await, (202, "paid".into()));
     let ended = world.task(&id).await;
     assert_eq!(ended.process_state(), ProcessState::Processed);
-    now.fetch_add(3650 * 86_400_000, Ordering::Relaxed);
+    world.later(SignedDuration::from_hours(3650 * 24));
     assert_eq!(send(&world, &paid, "k0", r#"{"cents": 5}"#).await, (202, "paid".into()), "the same answer");
     assert_eq!(send(&world, &paid, "k0", r#"{"cents": 6}"#).await, (422, "event_key_reused".into()));
     assert_eq!(send(&world, &paid, "k1", r#"{"cents": 5}"#).await, (409, "event_late".into()));
@@ -122,10 +110,8 @@ async fn the_key_of_an_event_is_known_ten_years_after_the_end() {
 #[tokio::test]
 async fn an_event_that_its_step_does_not_take_is_refused_until_one_fits() {
     let world = World::new(TEXT).await;
-    let id = world.accept(json!({})).await;
-    world.handle(&id, Event::Wake { seen: 0, hops: 0 }).await;
-    let reply = Reply::new(id.clone(), "a", 1, Outcome::Done { output: Value::Null });
-    world.handle(&id, Event::Reply(reply)).await;
+    let id = world.begin(json!({})).await;
+    world.done(&id, "a", Value::Null).await;
     let (paid, version) = (format!("/orders/{id}/events/paid"), world.task(&id).await.version);
     for body in [r#"{"cents": 0}"#, "{}", r#"{"cents": "many"}"#] {
         assert_eq!(send(&world, &paid, "k1", body).await, (422, "event_refused".into()), "{body}");
@@ -147,11 +133,11 @@ async fn an_order_keeps_sixteen_events() {
     }
     let last = format!("/orders/{id}/events/e16");
     assert_eq!(send(&world, &last, "k16", "{}").await, (429, "too_many_events".into()));
-    world.handle(&id, Event::Wake { seen: 0, hops: 0 }).await;
-    world.handle(&id, Event::Reply(Reply::new(id.clone(), "a", 1, Outcome::Done { output: Value::Null }))).await;
+    world.wake(&id).await;
+    world.done(&id, "a", Value::Null).await;
     assert_eq!(send(&world, &last, "k16", "{}").await, (202, "e16".into()));
     assert_eq!(world.task(&id).await.process_state(), ProcessState::Processed);
-    assert!(world.submit.engine.store.load(&id).await.unwrap().unwrap().kept().next().is_none());
+    assert!(world.task(&id).await.kept().next().is_none());
 }
 
 const APPROVED: &str = r#"
@@ -166,9 +152,9 @@ failed = "event.answer == 'no'"
 "#;
 
 /// Sends the event of a caller, and returns the answer and the person for whom it counts.
-async fn say(world: &World, id: &shared::order::Id, key: &str, body: &str, caller: Value) -> (i64, String) {
+async fn say(world: &World, id: &Id, key: &str, body: &str, caller: Value) -> (i64, String) {
     let path = format!("/orders/{id}/events/approved");
-    let (status, answer) = call_by(&world.submit, ("POST", &path), key, body, caller).await;
+    let (status, answer) = call_by(&world, ("POST", &path), key, body, caller).await;
     (status, answer["code"].as_str().or(answer["by"].as_str()).unwrap_or_default().to_owned())
 }
 
@@ -184,8 +170,7 @@ fn signed(what: &str) -> Value {
 #[tokio::test]
 async fn a_step_that_counts_people_counts_who_is_authenticated() {
     let world = World::new(APPROVED).await;
-    let id = world.accept(json!({"by": "eve"})).await;
-    world.handle(&id, Event::Wake { seen: 0, hops: 0 }).await;
+    let id = world.begin(json!({"by": "eve"})).await;
     let yes = r#"{"answer": "yes", "by": "bob"}"#;
     let counts = |by: &str| (202, by.to_owned());
     let refused = |status: i64, code: &str| (status, code.to_owned());
@@ -206,7 +191,7 @@ async fn a_step_that_counts_people_counts_who_is_authenticated() {
     let again = say(&world, &id, "k3", other, signed("assumed-role/desk/carl")).await;
     assert_eq!(again, refused(422, "event_key_reused"));
     assert_eq!(world.task(&id).await.version, version + 1, "one write");
-    let (_, shown) = call(&world.submit, "GET", &format!("/orders/{id}"), "", "").await;
+    let (_, shown) = call(&world, "GET", &format!("/orders/{id}"), "", "").await;
     assert_eq!(shown["steps"][0]["missing"], 1);
     assert_eq!(shown["steps"][0]["wait"], "waits for the event `approved` from 2 people");
     let event = json!([{"name": "approved", "key": "k1", "step": "approved", "kept": false, "by": desk}]);
@@ -231,8 +216,7 @@ async fn a_step_that_counts_people_counts_who_is_authenticated() {
 #[tokio::test]
 async fn one_person_who_says_no_ends_the_wait() {
     let world = World::new(APPROVED).await;
-    let id = world.accept(json!({"by": "eve"})).await;
-    world.handle(&id, Event::Wake { seen: 0, hops: 0 }).await;
+    let id = world.begin(json!({"by": "eve"})).await;
     let (yes, no) = (r#"{"answer": "yes"}"#, r#"{"answer": "no", "reason": "too much"}"#);
     assert_eq!(say(&world, &id, "k1", yes, token("ann")).await, (202, "ann".into()));
     assert_eq!(say(&world, &id, "k2", no, token("bob")).await, (202, "bob".into()));

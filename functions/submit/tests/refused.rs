@@ -2,14 +2,13 @@
 //! them on, over the real store, at four stages of one order. What else each route refuses is in the tests of that route. // L2, L4, L6
 
 use crate::world::{World, call};
-use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use shared::decision::Event;
-use shared::message::{Outcome, Reply};
+use shared::message::Outcome;
 use shared::order::Id;
 use shared::task::ProcessState;
+use shared::time::SignedDuration;
 use shared::workflow::{accept, beat};
-use std::sync::{Arc, Mutex};
 
 /// Steps that wait for an event, one more than an order keeps.
 const EVENTS: usize = 17;
@@ -46,7 +45,7 @@ type Row<'a> = (&'a str, String, &'a str, String, i64, &'a str, &'a str);
 async fn check(world: &World, id: &Id, rows: Vec<Row<'_>>) {
     let before = world.task(id).await;
     for (words, path, key, body, status, code, advice) in rows {
-        let (found, answer) = call(&world.submit, "POST", &path, key, &body).await;
+        let (found, answer) = call(world, "POST", &path, key, &body).await;
         println!("| {words} | {found} `{}` | {} |", answer["code"].as_str().unwrap_or_default(), answer["detail"]);
         assert_eq!((found, &answer["code"]), (status, &json!(code)), "{words}: {answer}");
         assert!(answer["detail"].as_str().unwrap().contains(advice), "{words}: {answer}");
@@ -54,27 +53,14 @@ async fn check(world: &World, id: &Id, rows: Vec<Row<'_>>) {
     }
 }
 
-fn done() -> Outcome {
-    Outcome::Done { output: Value::Null }
-}
-
-async fn reply(world: &World, id: &Id, step: &str, attempt: u32, outcome: Outcome) {
-    world.handle(id, Event::Reply(Reply::new(id.clone(), step, attempt, outcome))).await;
-}
-
 #[tokio::test]
 async fn each_refusal_says_what_to_do_and_changes_nothing() {
-    let now = Arc::new(Mutex::new(Timestamp::from_second(1_800_000_000).unwrap()));
-    let clock = {
-        let now = Arc::clone(&now);
-        Arc::new(move || *now.lock().unwrap())
-    };
-    let world = World::with_clock(&text(), clock).await;
+    let world = World::new(&text()).await;
     let id = world.accept(json!({})).await;
     let secret = world.task(&id).await.secret.unwrap();
     let event = |name: &str| format!("/orders/{id}/events/{name}");
     let accept = async |name: &str, key: &str, body: &str| {
-        assert_eq!(call(&world.submit, "POST", &event(name), key, body).await.0, 202, "{name}");
+        assert_eq!(call(&world, "POST", &event(name), key, body).await.0, 202, "{name}");
     };
     let cents = |n: i64| json!({ "cents": n }).to_string();
     let long = |bytes: usize| json!({ "cents": 1, "x": "x".repeat(bytes - r#"{"cents":1,"x":""}"#.len()) }).to_string();
@@ -132,9 +118,9 @@ async fn each_refusal_says_what_to_do_and_changes_nothing() {
     .await;
 
     // Both agents work, and the first attempt of one has failed.
-    world.handle(&id, Event::Wake { seen: 0, hops: 0 }).await;
-    reply(&world, &id, "a", 1, Outcome::Deferred { error: "stopped".into(), retry_after_ms: 0 }).await;
-    reply(&world, &id, "b", 1, Outcome::Accepted { output: json!({"id": 7}) }).await;
+    world.wake(&id).await;
+    world.reply(&id, "a", 1, Outcome::Deferred { error: "stopped".into(), retry_after_ms: 0 }).await;
+    world.reply(&id, "b", 1, Outcome::Accepted { output: json!({"id": 7}) }).await;
     let another = accept::address("", &id, "b", 0, "another secret");
     let of_another = beat::address("", &id, "a", 1, "another secret");
     check(
@@ -167,11 +153,11 @@ async fn each_refusal_says_what_to_do_and_changes_nothing() {
     .await;
 
     // The steps wait. What was kept is taken.
-    reply(&world, &id, "b", 1, done()).await;
+    world.done(&id, "b", Value::Null).await;
     let version = world.task(&id).await.version;
-    *now.lock().unwrap() += SignedDuration::from_secs(2);
+    world.later(SignedDuration::from_secs(2));
     world.handle(&id, Event::Wake { seen: version, hops: 0 }).await;
-    reply(&world, &id, "a", 2, done()).await;
+    world.reply(&id, "a", 2, Outcome::Done { output: Value::Null }).await;
     check(
         &world,
         &id,
@@ -230,9 +216,9 @@ poll = { every = "1m", for = "1h", done = "answer.count > 3" }
 "#;
     let world = World::new(text).await;
     let id = world.accept(json!({})).await;
-    world.handle(&id, Event::Wake { seen: 0, hops: 0 }).await;
-    reply(&world, &id, "job", 1, Outcome::Done { output: json!({"count": "many"}) }).await;
-    let (_, shown) = call(&world.submit, "GET", &format!("/orders/{id}"), "", "").await;
+    world.wake(&id).await;
+    world.done(&id, "job", json!({"count": "many"})).await;
+    let (_, shown) = call(&world, "GET", &format!("/orders/{id}"), "", "").await;
     assert_eq!((&shown["state"], &shown["steps"][0]["state"]), (&json!("Error"), &json!("Failed")), "{shown}");
     let error = shown["steps"][0]["last_error"].as_str().unwrap();
     println!("{error}");
