@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use stepwarden_aws::config::queue;
 use stepwarden_embedded::{Call, Fault};
 
-// B1: one transaction, and no Wake.
+// B1, D10: one transaction, and no Wake. A caller that only asks again gets the same answer, and no request is repeated.
 #[tokio::test]
 async fn an_order_is_stored_with_its_first_claims_and_sends_their_requests() {
     let world = World::begins(ONE).await;
@@ -22,17 +22,10 @@ async fn an_order_is_stored_with_its_first_claims_and_sends_their_requests() {
     assert_eq!(requests.len(), 1);
     assert_eq!((&requests[0]["attempt"], &requests[0]["input"]), (&json!(1), &json!({"n": 1})));
     assert!(world.drain(queue::SCHEDULER).await.is_empty());
+    assert_eq!(world.accept(json!({"n": 1})).await, id);
+    assert!(world.drain(queue::SCHEDULER).await.is_empty());
     world.done(&id, "a", json!({})).await;
     assert_eq!(world.task(&id).await.steps[0].state, State::Processed);
-}
-
-// D10: a caller that only asks again gets the same answer, and no request is repeated.
-#[tokio::test]
-async fn a_repeated_submission_repeats_no_request() {
-    let world = World::begins(ONE).await;
-    let id = world.accept(json!({})).await;
-    assert_eq!(world.accept(json!({})).await, id);
-    assert!(world.drain(queue::SCHEDULER).await.is_empty());
 }
 
 // A4, D10: if neither the request nor a Wake can be sent, the caller is told to repeat the submission. That brings the
