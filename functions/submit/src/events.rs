@@ -2,7 +2,7 @@
 
 use crate::Submit;
 use crate::data;
-use crate::http::find;
+use crate::http::{find, no_such_order};
 use crate::problem::{self, Problem};
 use crate::submission::{check_key, unavailable};
 use aws_lambda_events::event::apigw::{ApiGatewayV2httpRequest, ApiGatewayV2httpResponse};
@@ -57,7 +57,7 @@ pub(crate) async fn post<S: StateStore, M: Messenger>(
     let (task, _) = find(submit, event, id).await?;
     // Who may only look up orders may not send events.
     if !auth::has_scope(event, &submit.scopes.operator) && submit.scopes.submits(event)? != task.tenant {
-        return Err(problem::no_such_order("order_id", format!("`{id}` is not the id of a known order")));
+        return Err(no_such_order(id));
     }
     let by = submit.deliver(&task.id, name, key, data, person(event)?).await?;
     let status_url = format!("/orders/{}", task.id);
@@ -91,9 +91,7 @@ impl<S: StateStore, M: Messenger> Submit<S, M> {
                 metrics::EVENTS_REFUSED.add(&workflow.name);
                 Err(refusal(why, &workflow, name))
             }
-            Handled::Kept(..) | Handled::NoSuchTask => {
-                Err(problem::no_such_order("order_id", format!("`{id}` is not the id of a known order")))
-            }
+            Handled::Kept(..) | Handled::NoSuchTask => Err(no_such_order(&id.0)),
         }
     }
 }
