@@ -5,6 +5,7 @@ use crate::support::{Whole, trip, until};
 use serde_json::{Value, json};
 use shared::order::Id;
 use shared::task::ProcessState;
+use shared::workflow::child::key_of_item;
 use stepwarden_remotes::{Fault, Service, ServiceFaults};
 
 /// Starts a trip between two steps, of which the first can be undone.

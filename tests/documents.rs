@@ -80,10 +80,11 @@ fn every_link_leads_somewhere() {
             let full = root().join(&place);
             if !full.exists() {
                 wrong.push(format!("{page}: {target} is not there"));
-            } else if !anchor.is_empty() && full.extension().is_some_and(|e| e == "md") {
-                if !anchors(&read(&place)).contains(anchor) {
-                    wrong.push(format!("{page}: {target} has no such heading"));
-                }
+            } else if !anchor.is_empty()
+                && full.extension().is_some_and(|e| e == "md")
+                && !anchors(&read(&place)).contains(anchor)
+            {
+                wrong.push(format!("{page}: {target} has no such heading"));
             }
         }
     }

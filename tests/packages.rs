@@ -191,16 +191,14 @@ fn every_test_that_is_written_runs() {
                 lost.extend(files.into_iter().filter(has_tests));
             } else if target["kind"] == json!(["test"]) {
                 let roots: Vec<&Path> = targets.iter().filter_map(|t| t["src_path"].as_str()).map(Path::new).collect();
-                let named: String =
-                    roots.iter().filter(|path| path.parent() == Some(folder)).map(|path| read(path)).collect();
+                let named: String = roots.iter().filter(|path| path.parent() == Some(folder)).map(read).collect();
                 for path in rust_files(folder) {
                     let name = path.file_stem().and_then(|name| name.to_str()).expect("a name");
                     let beside = path.parent().expect("a folder");
                     if beside != folder {
                         // A part of the file that is named like its folder; other folders are of other packages.
                         let owners = [beside.with_extension("rs"), beside.join("mod.rs")];
-                        let owners: Vec<String> =
-                            owners.iter().filter(|file| file.exists()).map(|file| read(file)).collect();
+                        let owners: Vec<String> = owners.iter().filter(|file| file.exists()).map(read).collect();
                         let is_part = |owner: &String| owner.contains(&format!("mod {name};\n"));
                         if !owners.is_empty() && !owners.iter().any(is_part) && name != "mod" && has_tests(&path) {
                             lost.push(path);

@@ -2,7 +2,7 @@
 
 use crate::agents::http::{envelope, header, is_json, judge, kept};
 use crate::mask::Mask;
-use crate::remote::{builder, bytes, not_called, output, retry_after, too_long, traced, unanswered};
+use crate::remote::{builder, bytes, output, refused, retry_after, too_long, traced, unanswered, unready};
 use crate::{AgentError, Call};
 use aws_config::SdkConfig;
 use aws_credential_types::Credentials;
@@ -179,13 +179,13 @@ impl Aws {
         let Some(cloud) = &self.cloud else { return Err(unready(absent(action))) };
         if self.is_own(service, input) {
             let error = format!("`{}` would use a queue or the bus of the system itself; use your own", action.action);
-            return Err(not_called(error, true));
+            return Err(refused(error));
         }
         let unsigned = match &action.function {
             Some(function) => invocation(service, name, function, input, request),
             None => unsigned(service, name, input),
         };
-        let unsigned = unsigned.map_err(|why| not_called(format!("`{}`: {why}", action.action), true))?;
+        let unsigned = unsigned.map_err(|why| refused(format!("`{}`: {why}", action.action)))?;
         let region = action.region().unwrap_or(&cloud.region);
         let url = match &cloud.endpoint {
             Some(endpoint) => format!("{endpoint}{}", unsigned.path),
@@ -203,7 +203,7 @@ impl Aws {
                     "`{}`: the value of header `{header}` has characters that a header cannot hold",
                     action.action
                 );
-                return Err(not_called(why, true));
+                return Err(refused(why));
             };
             value.set_sensitive(true);
             headers.insert(header, value);
@@ -289,10 +289,6 @@ pub fn absent(action: &Action) -> String {
             format!("`{}` needs AWS, and this machine has none; set AWS_ENDPOINT_URL to an emulator", action.action)
         }
     }
-}
-
-fn unready(error: String) -> AgentError {
-    not_called(error, false)
 }
 
 /// The domain of the endpoints of a Region.
@@ -473,7 +469,7 @@ fn signature(
     let body = SignableBody::Bytes(call.body.as_bytes());
     let signed = SignableRequest::new(call.method, url, headers, body).and_then(|request| sign(request, &params));
     // The error may quote the request.
-    let signed = signed.map_err(|_| not_called("the call cannot be signed".into(), true))?;
+    let signed = signed.map_err(|_| refused("the call cannot be signed".into()))?;
     let (instructions, _) = signed.into_parts();
     Ok(instructions.headers().map(|(name, value)| (name.to_owned(), value.to_owned())).collect())
 }

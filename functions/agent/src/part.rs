@@ -61,29 +61,10 @@ fn start(text: &[u8], from: usize) -> usize {
 
 /// Where the value that begins at `from` ends.
 fn end(text: &[u8], from: usize) -> usize {
-    let (mut depth, mut at) = (0_usize, from);
-    while at < text.len() {
-        match text[at] {
-            b'"' => {
-                at += 1;
-                while text[at] != b'"' {
-                    at += if text[at] == b'\\' { 2 } else { 1 };
-                }
-            }
-            b'{' | b'[' => depth += 1,
-            // These end a number or a literal.
-            b'}' | b']' if depth == 0 => return at,
-            b',' | b' ' | b'\t' | b'\n' | b'\r' if depth == 0 => return at,
-            b'}' | b']' => depth -= 1,
-            _ => {}
-        }
-        at += 1;
-        // A string, an object or an array ends with its last character.
-        if depth == 0 && matches!(text[at - 1], b'"' | b'}' | b']') {
-            return at;
-        }
-    }
-    at
+    let mut values = serde_json::Deserializer::from_slice(&text[from..]).into_iter::<IgnoredAny>();
+    // The whole text was read before, so there is a value.
+    let _ = values.next();
+    from + values.byte_offset()
 }
 
 #[cfg(test)]

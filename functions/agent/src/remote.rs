@@ -150,7 +150,7 @@ pub(crate) async fn read(answer: Response, meaning: Meaning, mask: &Mask) -> Res
 /// The connection broke.
 pub async fn bytes(mut answer: Response) -> Result<Option<Vec<u8>>, AgentError> {
     let mut body = Vec::new();
-    while let Some(chunk) = answer.chunk().await.map_err(|e| transient(e.without_url().to_string()))? {
+    while let Some(chunk) = answer.chunk().await.map_err(|e| AgentError::unavailable(e.without_url().to_string()))? {
         if body.len() + chunk.len() > MAX_ANSWER {
             return Ok(None);
         }
@@ -208,12 +208,14 @@ fn said(body: &[u8], mask: &Mask) -> Option<String> {
     Some(shared::history::shorten(&text, MAX_SAID)).filter(|text| !text.is_empty())
 }
 
-pub(crate) fn transient(error: String) -> AgentError {
-    AgentError::unavailable(error)
+/// Not called, nor will later attempts be.
+pub(crate) fn refused(error: String) -> AgentError {
+    AgentError::NotCalled { error, is_permanent: true }
 }
 
-pub(crate) fn not_called(error: String, is_permanent: bool) -> AgentError {
-    AgentError::NotCalled { error, is_permanent }
+/// Not called until something on this side is fixed.
+pub(crate) fn unready(error: String) -> AgentError {
+    AgentError::NotCalled { error, is_permanent: false }
 }
 
 /// A call without an answer. The error is stored with the order, so it omits the URL; the host is in the workflow file.
@@ -221,7 +223,7 @@ pub(crate) fn not_called(error: String, is_permanent: bool) -> AgentError {
 pub(crate) fn unanswered(error: reqwest::Error) -> AgentError {
     let is_unsent = error.is_builder();
     let error = Chain(&error.without_url()).to_string();
-    if is_unsent { not_called(error, false) } else { transient(error) }
+    if is_unsent { unready(error) } else { AgentError::unavailable(error) }
 }
 
 /// The wait that an answer asks for.
@@ -242,6 +244,10 @@ fn wait(value: Option<&str>) -> Option<SignedDuration> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use axum::Router;
+    use axum::serve::ListenerExt;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
     // A refusal's reason is kept in any form, for a person to read.
     #[test]
@@ -283,28 +289,15 @@ mod tests {
     }
 
     /// A server on loopback that answers every call with 200: its URL, and its number of connections.
-    async fn server() -> (String, std::sync::Arc<std::sync::atomic::AtomicUsize>) {
-        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    async fn server() -> (String, Arc<AtomicUsize>) {
         let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
-        let connections = std::sync::Arc::<std::sync::atomic::AtomicUsize>::default();
-        let counted = std::sync::Arc::clone(&connections);
-        tokio::spawn(async move {
-            while let Ok((mut stream, _)) = listener.accept().await {
-                counted.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
-                tokio::spawn(async move {
-                    let mut head = Vec::new();
-                    while let Ok(byte) = stream.read_u8().await {
-                        head.push(byte);
-                        if head.ends_with(b"\r\n\r\n") {
-                            head.clear();
-                            let answered = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await;
-                            answered.expect("the client is there");
-                        }
-                    }
-                });
-            }
+        let connections = Arc::<AtomicUsize>::default();
+        let counted = Arc::clone(&connections);
+        let listener = listener.tap_io(move |_| {
+            counted.fetch_add(1, Ordering::SeqCst);
         });
+        tokio::spawn(axum::serve(listener, Router::new().fallback(async || {})).into_future());
         (url, connections)
     }
 
@@ -323,11 +316,11 @@ mod tests {
         };
         call().await;
         call().await;
-        assert_eq!(connections.load(std::sync::atomic::Ordering::SeqCst), 1);
+        assert_eq!(connections.load(Ordering::SeqCst), 1);
         tokio::time::pause();
         tokio::time::advance(Duration::from_secs(5)).await;
         tokio::time::resume();
         call().await;
-        assert_eq!(connections.load(std::sync::atomic::Ordering::SeqCst), 2);
+        assert_eq!(connections.load(Ordering::SeqCst), 2);
     }
 }

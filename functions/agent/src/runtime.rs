@@ -2,7 +2,6 @@
 
 use crate::{Agent, AgentError, Call};
 use lru::LruCache;
-use serde_json::Value;
 use shared::engine::Clock;
 use shared::message::{Outcome, Reply, Request};
 use shared::retry;
@@ -150,9 +149,17 @@ impl Runtime {
             remote: remote.as_deref().unwrap_or(agent.name()),
         };
         let answer = attempt.run(|time_left| async move {
-            let span = Calling(Some(traces::Span::call(request)));
+            let span = traces::Span::call(request);
+            let mut silence = Silence(Some(&span));
             let answer = span.around(agent.act(Call { request, time_left })).await;
-            span.answered(&answer);
+            silence.0 = None;
+            match &answer {
+                Ok(_) | Err(AgentError::NotYet { .. } | AgentError::Accepted { .. } | AgentError::Stopped { .. }) => {}
+                Err(AgentError::Permanent { .. } | AgentError::Refused { .. }) => span.fail("permanent"),
+                Err(AgentError::Unusable { .. }) => span.fail("unusable"),
+                Err(AgentError::NotCalled { .. }) => span.fail("not_called"),
+                Err(AgentError::Transient { .. }) => span.fail("transient"),
+            }
             answer
         });
         let message::Answer { outcome, status, answer, kind, unsure, uncalled } = answer.await?;
@@ -171,32 +178,12 @@ impl Runtime {
     }
 }
 
-/// The span of a call. If it is dropped without an answer, time ran out.
-struct Calling(Option<traces::Span>);
+/// The span of a call without an answer. If it is dropped, time ran out.
+struct Silence<'a>(Option<&'a traces::Span>);
 
-impl Calling {
-    async fn around<F: Future>(&self, call: F) -> F::Output {
-        match &self.0 {
-            Some(span) => span.around(call).await,
-            None => call.await,
-        }
-    }
-
-    fn answered(mut self, answer: &Result<Value, AgentError>) {
-        let Some(span) = self.0.take() else { return };
-        match answer {
-            Ok(_) | Err(AgentError::NotYet { .. } | AgentError::Accepted { .. } | AgentError::Stopped { .. }) => {}
-            Err(AgentError::Permanent { .. } | AgentError::Refused { .. }) => span.fail("permanent"),
-            Err(AgentError::Unusable { .. }) => span.fail("unusable"),
-            Err(AgentError::NotCalled { .. }) => span.fail("not_called"),
-            Err(AgentError::Transient { .. }) => span.fail("transient"),
-        }
-    }
-}
-
-impl Drop for Calling {
+impl Drop for Silence<'_> {
     fn drop(&mut self) {
-        if let Some(span) = &self.0 {
+        if let Some(span) = self.0 {
             span.fail("timeout");
         }
     }

@@ -2,3 +2,4 @@
 
 mod aws;
 mod http;
+mod server;

@@ -2,43 +2,30 @@
 //! them. Method: the real agent against a server on loopback that computes each signature again, from the request as it
 //! arrived; the canonical request is written here, only the keyed hashes are the crate's.
 
+use crate::server::{Heard, Server, act, failures, not_called, perform, runtime};
 use agent::agents::Means;
 use agent::agents::http::Http;
 use agent::aws::Aws;
-use agent::{Agent, AgentError, Call, Runtime, Settings, breaker};
+use agent::{Agent, AgentError};
 use aws_config::{BehaviorVersion, Region, SdkConfig};
 use aws_credential_types::Credentials;
 use aws_credential_types::provider::{ProvideCredentials, SharedCredentialsProvider, error::CredentialsError, future};
 use aws_sigv4::sign::v4::{calculate_signature, generate_signing_key};
-use axum::Router;
-use axum::extract::{Request as Asked, State};
-use axum::http::{HeaderMap, StatusCode};
-use axum::response::{IntoResponse, Response};
+use axum::http::StatusCode;
+use axum::response::IntoResponse;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use shared::message::{Outcome, Request};
-use shared::time::{SignedDuration, Timestamp};
+use shared::time::Timestamp;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 const SECRET: &str = "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY";
 const JSON: &str = "application/x-amz-json-1.0";
 
-#[derive(Clone, Debug)]
-struct Heard {
-    method: String,
-    path: String,
-    headers: HeaderMap,
-    body: String,
-}
-
 impl Heard {
-    fn header(&self, name: &str) -> &str {
-        self.headers.get(name).map_or("", |value| value.to_str().unwrap())
-    }
-
     /// The service, if the signature is right.
     fn service(&self) -> String {
         let authorization = self.header("authorization").strip_prefix("AWS4-HMAC-SHA256 ").expect("a signature");
@@ -83,47 +70,20 @@ impl Heard {
 
 type Answer = (u16, Vec<(&'static str, String)>, String);
 
-#[derive(Clone, Default)]
-struct Server {
-    url: String,
-    heard: Arc<Mutex<Vec<Heard>>>,
-    answers: Arc<Mutex<VecDeque<Answer>>>,
-}
-
-async fn answer(State(server): State<Server>, asked: Asked) -> Response {
-    let (head, body) = asked.into_parts();
-    let body = axum::body::to_bytes(body, 1 << 20).await.unwrap();
-    server.heard.lock().unwrap().push(Heard {
-        method: head.method.to_string(),
-        path: head.uri.path_and_query().unwrap().to_string(),
-        headers: head.headers,
-        body: String::from_utf8(body.to_vec()).unwrap(),
-    });
-    let (status, headers, body) = server.answers.lock().unwrap().pop_front().expect("an answer");
-    let mut answer = (StatusCode::from_u16(status).unwrap(), body).into_response();
-    for (name, value) in headers {
-        answer.headers_mut().insert(name, value.parse().unwrap());
-    }
-    answer
-}
-
 /// Credentials that are read once, and counted.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Source {
-    reads: AtomicUsize,
+    reads: Arc<AtomicUsize>,
     fails: bool,
 }
 
-#[derive(Debug, Clone)]
-struct Shared(Arc<Source>);
-
-impl ProvideCredentials for Shared {
+impl ProvideCredentials for Source {
     fn provide_credentials<'a>(&'a self) -> future::ProvideCredentials<'a>
     where
         Self: 'a,
     {
-        self.0.reads.fetch_add(1, Ordering::SeqCst);
-        future::ProvideCredentials::ready(match self.0.fails {
+        self.reads.fetch_add(1, Ordering::SeqCst);
+        future::ProvideCredentials::ready(match self.fails {
             true => Err(CredentialsError::not_loaded("there are none")),
             false => Ok(Credentials::new("AKIDEXAMPLE", SECRET, Some("token".into()), None, "test")),
         })
@@ -132,8 +92,9 @@ impl ProvideCredentials for Shared {
 
 struct World {
     server: Server,
+    answers: Arc<Mutex<VecDeque<Answer>>>,
     agent: Http,
-    source: Arc<Source>,
+    source: Source,
 }
 
 impl World {
@@ -142,51 +103,44 @@ impl World {
     }
 
     async fn with(source: Source) -> Self {
-        let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
-        let server = Server { url: format!("http://{}", listener.local_addr().unwrap()), ..Server::default() };
-        let router = Router::new().fallback(answer).with_state(server.clone());
-        tokio::spawn(async move { axum::serve(listener, router).await });
-        let source = Arc::new(source);
+        let answers = Arc::<Mutex<VecDeque<Answer>>>::default();
+        let next = Arc::clone(&answers);
+        let server = Server::start(move |_| {
+            let (status, headers, body) = next.lock().unwrap().pop_front().expect("an answer");
+            let mut answer = (StatusCode::from_u16(status).unwrap(), body).into_response();
+            for (name, value) in headers {
+                answer.headers_mut().insert(name, value.parse().unwrap());
+            }
+            std::future::ready(answer)
+        });
+        let server = server.await;
         let sdk = SdkConfig::builder()
             .behavior_version(BehaviorVersion::latest())
             .region(Region::new("eu-west-1"))
             .endpoint_url(format!("{}/", server.url))
-            .credentials_provider(SharedCredentialsProvider::new(Shared(Arc::clone(&source))))
+            .credentials_provider(SharedCredentialsProvider::new(source.clone()))
             .build();
         let aws = Aws::new(&sdk).apart_from("https://sqs.eu-west-1.amazonaws.com/1/shop-", "shop-bus");
-        Self { server, agent: Http::new(&Means { aws: Arc::new(aws), ..Means::default() }), source }
-    }
-
-    async fn act(&self, request: &Request) -> Result<Value, AgentError> {
-        self.agent.act(Call { request, time_left: Duration::from_secs(5) }).await
+        Self { server, answers, agent: Http::new(&Means { aws: Arc::new(aws), ..Means::default() }), source }
     }
 
     /// What a call returns when AWS answers so, and the request that it got.
     async fn ask(&self, aws: Value, input: Value, answer: Answer) -> (Result<Value, AgentError>, Heard) {
-        self.server.answers.lock().unwrap().push_back(answer);
-        let result = self.act(&request(&aws, &input)).await;
+        self.answers.lock().unwrap().push_back(answer);
+        let result = act(&self.agent, &request(&aws, &input)).await;
         (result, self.server.heard.lock().unwrap().pop().expect("a call"))
     }
 
     /// The error of a call that was not made.
     async fn uncalled(&self, aws: Value, input: Value) -> String {
-        let error = match self.act(&request(&aws, &input)).await {
-            Err(AgentError::NotCalled { error, .. }) => error,
-            other => panic!("{other:?}"),
-        };
-        assert!(self.server.heard.lock().unwrap().is_empty(), "{error}");
+        let (error, _) = not_called(act(&self.agent, &request(&aws, &input)).await);
+        assert!(self.server.heard().is_empty(), "{error}");
         error
     }
 }
 
 fn request(aws: &Value, input: &Value) -> Request {
-    serde_json::from_value(json!({
-        "task_id": "ord_1", "step": "stock", "agent": "http", "aws": aws, "direction": "do", "attempt": 1,
-        "idempotency_key": "ord_1:stock:do", "complete_by": Timestamp::now() + SignedDuration::from_secs(5),
-        "tenant": "acme", "calls": {"attempts": 1, "base": "PT0.01S", "cap": "PT0.01S"}, "input": input,
-        "outputs": {"reserve": {"id": 1}},
-    }))
-    .unwrap()
+    crate::server::request(json!({"aws": aws, "input": input}))
 }
 
 fn ok(kind: &str, body: &Value) -> Answer {
@@ -195,6 +149,13 @@ fn ok(kind: &str, body: &Value) -> Answer {
 
 fn refusal(status: u16, body: &Value) -> Answer {
     (status, vec![("content-type", JSON.to_owned())], body.to_string())
+}
+
+/// The answer to the call of a function that failed.
+fn failed(how: &str, payload: &Value) -> Answer {
+    let (status, mut headers, body) = ok("application/json", payload);
+    headers.push(("x-amz-function-error", how.to_owned()));
+    (status, headers, body)
 }
 
 // K5: the JSON protocol, with a target and a version for each service; the answer is the output.
@@ -336,7 +297,7 @@ async fn a_function_is_invoked() {
     assert_eq!((heard.service().as_str(), heard.body.as_str()), ("lambda", r#"{"sku":"a"}"#));
     let context = aws_smithy_types::base64::decode(heard.header("x-amz-client-context")).unwrap();
     let context: Value = serde_json::from_slice(&context).unwrap();
-    assert_eq!(context["custom"]["idempotency_key"], "ord_1:stock:do");
+    assert_eq!(context["custom"]["idempotency_key"], "ord_1:notify:do");
     assert!(context["custom"]["complete_by"].is_string(), "{context}");
     let (_, heard) = world.ask(call(json!({})), json!("a text"), result.clone()).await;
     assert_eq!(heard.body, "\"a text\"", "a payload is always JSON");
@@ -345,7 +306,7 @@ async fn a_function_is_invoked() {
     assert_eq!((&envelope["input"], &envelope["order_id"]), (&json!({"sku": "a"}), &json!("ord_1")));
     assert_eq!(
         (&envelope["idempotency_key"], &envelope["outputs"]["reserve"]["id"]),
-        (&json!("ord_1:stock:do"), &json!(1))
+        (&json!("ord_1:notify:do"), &json!(1))
     );
     let (answer, _) = world.ask(call(json!({})), json!({}), ok("application/json", &Value::Null)).await;
     assert_eq!(answer, Ok(Value::Null));
@@ -358,26 +319,19 @@ async fn an_error_of_a_function_is_tried_again_unless_the_file_says_what_it_mean
     let call = json!({
         "action": "lambda:Invoke", "function": "stock", "permanent": ["OutOfStock"], "done": ["AlreadyReserved"],
     });
-    let failed = |how: &str, payload: Value| {
-        (
-            200,
-            vec![("x-amz-function-error", how.to_owned()), ("content-type", "application/json".into())],
-            payload.to_string(),
-        )
-    };
     let thrown = json!({"errorType": "OutOfStock", "errorMessage": "none left", "stackTrace": ["x".repeat(2000)]});
-    let (result, _) = world.ask(call.clone(), json!({}), failed("Unhandled", thrown)).await;
+    let (result, _) = world.ask(call.clone(), json!({}), failed("Unhandled", &thrown)).await;
     let Err(AgentError::Refused { error, status: 200, answer }) = result else { panic!("{result:?}") };
     assert_eq!(error, "the function failed: OutOfStock: none left");
     assert_eq!(answer, Some(json!({"errorType": "OutOfStock", "errorMessage": "none left"})));
     let reserved = json!({"errorType": "AlreadyReserved", "errorMessage": "by this order"});
-    assert_eq!(world.ask(call.clone(), json!({}), failed("Unhandled", reserved)).await.0, Ok(Value::Null));
+    assert_eq!(world.ask(call.clone(), json!({}), failed("Unhandled", &reserved)).await.0, Ok(Value::Null));
     for (how, payload, error) in [
         ("Unhandled", json!({"errorMessage": "2026-01-01 Task timed out after 3.00 seconds"}), "Unknown"),
         ("Handled", json!({"errorType": "KeyError", "errorMessage": "'sku'"}), "KeyError"),
         ("Unhandled", json!({"errorType": "Runtime.ExitError"}), "Runtime.ExitError"),
     ] {
-        let (result, _) = world.ask(call.clone(), json!({}), failed(how, payload)).await;
+        let (result, _) = world.ask(call.clone(), json!({}), failed(how, &payload)).await;
         let Err(AgentError::Transient { error: found, .. }) = result else { panic!("{result:?}") };
         assert_eq!(found, format!("the function failed: {error}"));
     }
@@ -426,29 +380,29 @@ async fn an_error_has_its_name_for_catch() {
     let (result, _) = world.ask(put.clone(), json!({}), refusal(400, &throttled)).await;
     let Err(AgentError::Transient { error, said, .. }) = result else { panic!("{result:?}") };
     assert_eq!((error.as_str(), said.as_deref()), ("400 ProvisionedThroughputExceededException", Some("slow down")));
-    let cancelled = |codes: &[&str]| {
-        let reasons: Vec<Value> = codes.iter().map(|code| json!({"Code": code})).collect();
-        refusal(
-            400,
-            &json!({"__type": "x#TransactionCanceledException", "Message": "no", "CancellationReasons": reasons}),
-        )
-    };
-    let write = json!({"action": "dynamodb:TransactWriteItems"});
-    let (result, _) = world.ask(write.clone(), json!({}), cancelled(&["None", "TransactionConflict"])).await;
-    assert!(matches!(result, Err(AgentError::Transient { .. })), "{result:?}");
-    let (result, _) = world.ask(write, json!({}), cancelled(&["ConditionalCheckFailed", "TransactionConflict"])).await;
-    assert!(matches!(result, Err(AgentError::Refused { .. })), "{result:?}");
-    let firm = json!({"action": "dynamodb:TransactWriteItems", "permanent": ["TransactionCanceledException"]});
-    let (result, _) = world.ask(firm, json!({}), cancelled(&["None", "TransactionConflict"])).await;
-    assert!(matches!(result, Err(AgentError::Refused { .. })), "what the file says comes first: {result:?}");
-    let upload = json!({"action": "s3:PutObject"});
-    let object = json!({"Bucket": "b", "Key": "k", "Body": "x", "IfNoneMatch": "*"});
-    let conflict = (409, vec![], "<Error><Code>ConditionalRequestConflict</Code></Error>".into());
-    let (result, _) = world.ask(upload, object, conflict).await;
-    assert!(matches!(result, Err(AgentError::Transient { .. })), "{result:?}");
     let (result, _) = world.ask(put, json!({}), (503, vec![], "<html>".into())).await;
     let Err(AgentError::Transient { error, status: Some(503), .. }) = result else { panic!("{result:?}") };
     assert_eq!(error, "503 Service Unavailable");
+    let cancelled = |codes: [&str; 2]| {
+        let reasons = codes.map(|code| json!({"Code": code}));
+        let name = "x#TransactionCanceledException";
+        refusal(400, &json!({"__type": name, "Message": "no", "CancellationReasons": reasons}))
+    };
+    let write = json!({"action": "dynamodb:TransactWriteItems"});
+    // What the file says comes first.
+    let firm = json!({"action": "dynamodb:TransactWriteItems", "permanent": ["TransactionCanceledException"]});
+    let object = json!({"Bucket": "b", "Key": "k", "Body": "x", "IfNoneMatch": "*"});
+    let conflict = (409, vec![], "<Error><Code>ConditionalRequestConflict</Code></Error>".into());
+    for (call, input, answer, is_transient) in [
+        (&write, json!({}), cancelled(["None", "TransactionConflict"]), true),
+        (&write, json!({}), cancelled(["ConditionalCheckFailed", "TransactionConflict"]), false),
+        (&firm, json!({}), cancelled(["None", "TransactionConflict"]), false),
+        (&json!({"action": "s3:PutObject"}), object, conflict, true),
+    ] {
+        let (result, _) = world.ask(call.clone(), input, answer).await;
+        let is_refused = matches!(result, Err(AgentError::Refused { .. }));
+        assert_eq!((matches!(result, Err(AgentError::Transient { .. })), is_refused), (is_transient, !is_transient));
+    }
 }
 
 // K5: an error that means done is an answer like any other for `output`, which finds in it what there is.
@@ -458,16 +412,10 @@ async fn an_error_that_means_done_can_be_read() {
     let keep = json!({"arn": "${first(answer.executionArn, answer.errorType, 'none')}", "status": "${status}"});
     let start = json!({"action": "states:StartExecution", "done": ["ExecutionAlreadyExists"], "keep": keep});
     let exists = json!({"__type": "ExecutionAlreadyExists", "message": "it is there"});
-    let there = (400, vec![("content-type", JSON.to_owned())], exists.to_string());
-    let (result, _) = world.ask(start.clone(), json!({}), there).await;
+    let (result, _) = world.ask(start.clone(), json!({}), refusal(400, &exists)).await;
     assert_eq!(result, Ok(json!({"arn": "none", "status": 400})));
     let call = json!({"action": "lambda:Invoke", "function": "f", "done": ["There"], "keep": start["keep"]});
-    let failed = (
-        200,
-        vec![("x-amz-function-error", "Unhandled".to_owned()), ("content-type", "application/json".to_owned())],
-        json!({"errorType": "There"}).to_string(),
-    );
-    let (result, _) = world.ask(call, json!({}), failed).await;
+    let (result, _) = world.ask(call, json!({}), failed("Unhandled", &json!({"errorType": "There"}))).await;
     assert_eq!(result, Ok(json!({"arn": "There", "status": 200})));
 }
 
@@ -479,15 +427,15 @@ async fn an_answer_that_repeats_the_callback_is_masked() {
     let body = json!({"errorType": "t0ken", "errorMessage": address, "given": {"callback": address}});
     let answers = [
         ok("application/json", &body),
-        (200, vec![("x-amz-function-error", "Unhandled".to_owned())], body.to_string()),
+        failed("Unhandled", &body),
         refusal(400, &json!({"__type": "No", "message": address, "callback": address})),
         refusal(503, &json!({"message": address})),
     ];
     for (n, answer) in answers.into_iter().enumerate() {
-        world.server.answers.lock().unwrap().push_back(answer);
+        world.answers.lock().unwrap().push_back(answer);
         let mut request = request(&json!({"action": "lambda:Invoke", "function": "f"}), &json!({}));
         request.callback = Some(address.into());
-        let told = format!("{:?}", world.act(&request).await);
+        let told = format!("{:?}", act(&world.agent, &request).await);
         assert!(!told.contains("t0ken") && told.contains("***"), "{n}: {told}");
     }
 }
@@ -518,7 +466,7 @@ async fn a_call_that_failed_in_part_is_not_done() {
 // E4: an error of a function, a conflict or a part that failed concerns one order. The breaker counts what all meet.
 #[tokio::test]
 async fn only_what_says_that_the_service_is_unwell_opens_its_breaker() {
-    let failed = (200, vec![("x-amz-function-error", "Unhandled".to_owned())], r#"{"errorType":"KeyError"}"#.into());
+    let failed = failed("Unhandled", &json!({"errorType": "KeyError"}));
     let conflicts = json!({
         "__type": "x#TransactionCanceledException", "CancellationReasons": [{"Code": "TransactionConflict"}],
     });
@@ -539,14 +487,12 @@ async fn only_what_says_that_the_service_is_unwell_opens_its_breaker() {
         // Lambda changes the function, which no order can call meanwhile.
         (&invoke, refusal(409, &json!({"__type": "ResourceConflictException"})), true),
     ] {
-        let World { server, agent, .. } = World::start().await;
-        let breaker = breaker::Settings { failures: 2, ..breaker::Settings::default() };
-        let settings = Settings { skew: SignedDuration::ZERO, breaker };
-        let runtime = Runtime::new(vec![Arc::new(agent)], settings, Arc::new(Timestamp::now));
+        let World { answers, agent, .. } = World::start().await;
+        let runtime = runtime(agent, failures(2));
         let request = request(call, &json!({}));
         for _ in 0..2 {
-            server.answers.lock().unwrap().push_back(answer.clone());
-            let reply = runtime.perform(runtime.agent_of(&request).expect("http"), &request).await.expect("a reply");
+            answers.lock().unwrap().push_back(answer.clone());
+            let reply = perform(&runtime, &request).await.expect("a reply");
             assert!(matches!(reply.outcome, Outcome::Unavailable { .. }), "{answer:?}: {reply:?}");
         }
         assert_eq!(!runtime.open_breakers().is_empty(), is_open, "{answer:?}");
@@ -558,13 +504,12 @@ async fn only_what_says_that_the_service_is_unwell_opens_its_breaker() {
 async fn what_cannot_be_signed_is_not_called() {
     let world = World::with(Source { fails: true, ..Source::default() }).await;
     let put = request(&json!({"action": "dynamodb:PutItem"}), &json!({}));
-    let result = world.act(&put).await;
-    let Err(AgentError::NotCalled { error, is_permanent: false }) = result else { panic!("{result:?}") };
-    assert!(error.contains("no credentials for AWS"), "{error}");
-    let newer = world.act(&request(&json!({"action": "dynamodb:NewItem"}), &json!({}))).await;
-    assert!(matches!(newer, Err(AgentError::NotCalled { is_permanent: false, .. })), "{newer:?}");
+    let (error, is_permanent) = not_called(act(&world.agent, &put).await);
+    assert!(error.contains("no credentials for AWS") && !is_permanent, "{error}");
+    let newer = request(&json!({"action": "dynamodb:NewItem"}), &json!({}));
+    let (error, is_permanent) = not_called(act(&world.agent, &newer).await);
+    assert!(!is_permanent, "{error}");
     let nowhere = Http::new(&Means::default());
-    let call = |aws: Value| request(&aws, &json!({}));
     for (aws, word) in [
         (json!({"action": "dynamodb:PutItem"}), "set AWS_ENDPOINT_URL"),
         (
@@ -572,15 +517,13 @@ async fn what_cannot_be_signed_is_not_called() {
             "--lambda stock=URL",
         ),
     ] {
-        let request = call(aws);
-        let result = nowhere.act(Call { request: &request, time_left: Duration::from_secs(5) }).await;
-        let Err(AgentError::NotCalled { error, is_permanent: false }) = result else { panic!("{result:?}") };
-        assert!(error.contains(word), "{error}");
+        let (error, is_permanent) = not_called(act(&nowhere, &request(&aws, &json!({}))).await);
+        assert!(error.contains(word) && !is_permanent, "{error}");
     }
     assert_eq!(nowhere.remote(&put).as_deref(), Some("aws:dynamodb"), "each service has a breaker");
     let invoke = request(&json!({"action": "lambda:Invoke", "function": "stock"}), &json!({}));
     assert_eq!(nowhere.remote(&invoke).as_deref(), Some("lambda:stock"));
-    assert!(world.server.heard.lock().unwrap().is_empty());
+    assert!(world.server.heard().is_empty());
 }
 
 // Credentials that AWS no longer takes are read again.

@@ -1,41 +1,25 @@
 //! Goal: a URL step calls its URL as the workflow file says, and interprets the answers correctly. Method: the real
 //! agent and runtime against a server on loopback that answers as the path asks, and keeps the requests.
 
+use crate::server::{Heard, Server, failures, not_called, perform, runtime};
 use agent::agents::Means;
 use agent::agents::http::Http;
 use agent::secrets::Secrets;
-use agent::{Agent, AgentError, Call, Runtime, Settings, breaker};
+use agent::{AgentError, Runtime, breaker};
 use aws_lambda_events::event::sqs::{SqsEvent, SqsMessage};
-use axum::Router;
-use axum::extract::{Path, Request as Asked, State};
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use axum::routing::any;
 use serde_json::{Value, json};
 use shared::message::{Effect, Outcome, Request};
 use shared::ports::{Messenger, async_trait};
 use shared::time::{SignedDuration, Timestamp};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
-/// Method, path with query, headers, body.
-type Heard = (String, String, HeaderMap, String);
-
-#[derive(Clone, Default)]
-struct Server {
-    url: String,
-    heard: Arc<Mutex<Vec<Heard>>>,
-}
-
-async fn answer(State(server): State<Server>, Path(what): Path<String>, asked: Asked) -> Response {
-    let (head, body) = asked.into_parts();
-    let body = axum::body::to_bytes(body, 1 << 20).await.unwrap();
-    let said = head.headers.get("authorization").map(|v| v.to_str().unwrap().to_owned()).unwrap_or_default();
-    let path = head.uri.path_and_query().unwrap().to_string();
-    let body = String::from_utf8(body.to_vec()).unwrap();
-    server.heard.lock().unwrap().push((head.method.to_string(), path, head.headers, body));
+async fn answer(asked: Heard) -> Response {
+    let said = asked.header("authorization").to_owned();
+    let what = asked.path[1..].split('?').next().unwrap();
     let json = [("content-type", "application/json; charset=utf-8")];
-    match what.split_once('/').unwrap_or((&what, "")) {
+    match what.split_once('/').unwrap_or((what, "")) {
         ("status", code) => StatusCode::from_u16(code.parse().unwrap()).unwrap().into_response(),
         ("later", seconds) => (StatusCode::SERVICE_UNAVAILABLE, [("retry-after", seconds)]).into_response(),
         ("moved", _) => (StatusCode::FOUND, [("location", "/json")]).into_response(),
@@ -63,19 +47,11 @@ async fn answer(State(server): State<Server>, Path(what): Path<String>, asked: A
     }
 }
 
+async fn start() -> Server {
+    Server::start(answer).await
+}
+
 impl Server {
-    async fn start() -> Self {
-        let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
-        let server = Self { url: format!("http://{}", listener.local_addr().unwrap()), ..Self::default() };
-        let router = Router::new().route("/{*what}", any(answer)).with_state(server.clone());
-        tokio::spawn(async move { axum::serve(listener, router).await });
-        server
-    }
-
-    fn heard(&self) -> Vec<Heard> {
-        self.heard.lock().unwrap().clone()
-    }
-
     /// A request whose call goes to `path` here, with the further settings `more`.
     fn request(&self, path: &str, more: Value) -> Request {
         let mut http = json!({"url": format!("{}{path}", self.url), "method": "POST"});
@@ -87,13 +63,7 @@ impl Server {
 const TRACE: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 
 fn request(http: &Value) -> Request {
-    serde_json::from_value(json!({
-        "task_id": "ord_1", "step": "notify", "agent": "http", "http": http, "direction": "do", "attempt": 1,
-        "idempotency_key": "ord_1:notify:do", "complete_by": Timestamp::now() + SignedDuration::from_secs(5),
-        "tenant": "acme", "calls": {"attempts": 1, "base": "PT0.01S", "cap": "PT0.01S"},
-        "input": {"total_cents": 5}, "outputs": {"reserve": {"id": 1}}, "traceparent": TRACE,
-    }))
-    .unwrap()
+    crate::server::request(json!({"http": http, "traceparent": TRACE}))
 }
 
 /// An agent whose secret `crm-token` is `s3cret`, which its secret `longer` begins with.
@@ -107,17 +77,14 @@ fn agent() -> (Http, tempfile::TempDir) {
     (Http::new(&Means { secrets, hosts, ..Means::default() }), folder)
 }
 
-async fn act(request: &Request) -> Result<Value, AgentError> {
-    let (agent, _folder) = agent();
-    agent.act(Call { request, time_left: Duration::from_secs(5) }).await
+fn running(breaker: breaker::Settings) -> (Runtime, tempfile::TempDir) {
+    let (agent, folder) = agent();
+    (runtime(agent, breaker), folder)
 }
 
-/// The error if nothing was called, and whether it is permanent.
-fn not_called(result: Result<Value, AgentError>) -> (String, bool) {
-    match result {
-        Err(AgentError::NotCalled { error, is_permanent }) => (error, is_permanent),
-        other => panic!("{other:?}"),
-    }
+async fn act(request: &Request) -> Result<Value, AgentError> {
+    let (agent, _folder) = agent();
+    crate::server::act(&agent, request).await
 }
 
 /// The error of a call that no attempt makes good.
@@ -135,7 +102,7 @@ fn is_transient(result: &Result<Value, AgentError>) -> bool {
 // A2, A3: key, deadline and secrets are sent; the body names the order and the step.
 #[tokio::test]
 async fn a_call_is_what_the_file_says() {
-    let server = Server::start().await;
+    let server = start().await;
     let headers = json!({"authorization": "Bearer {secret:crm-token}", "x-order": "{order_id}/{step}"});
     let mut request = server.request("/json/{order_id}?step={step}", json!({"headers": headers, "output": "/data/id"}));
     assert_eq!(act(&request).await, Ok(json!(7)));
@@ -149,7 +116,7 @@ async fn a_call_is_what_the_file_says() {
     act(&request).await.unwrap();
 
     let [done, deleted, undone] = server.heard().try_into().unwrap();
-    assert_eq!((done.0.as_str(), done.1.as_str()), ("POST", "/json/ord_1?step=notify"));
+    assert_eq!((done.method.as_str(), done.path.as_str()), ("POST", "/json/ord_1?step=notify"));
     for (name, value) in [
         ("authorization", "Bearer s3cret"),
         ("x-order", "ord_1/notify"),
@@ -158,24 +125,24 @@ async fn a_call_is_what_the_file_says() {
         ("content-type", "application/json"),
         ("traceparent", TRACE),
     ] {
-        assert_eq!(done.2[name], value, "{name}");
+        assert_eq!(done.headers[name], value, "{name}");
     }
     let wanted = json!({
         "order_id": "ord_1", "step": "notify", "tenant": "acme", "input": {"total_cents": 5}, "outputs": {"reserve": {"id": 1}},
     });
-    assert_eq!(serde_json::from_str::<Value>(&done.3).unwrap(), wanted);
-    assert_eq!((deleted.0.as_str(), deleted.3.as_str()), ("DELETE", ""));
+    assert_eq!(serde_json::from_str::<Value>(&done.body).unwrap(), wanted);
+    assert_eq!((deleted.method.as_str(), deleted.body.as_str()), ("DELETE", ""));
     let wanted = json!({
         "order_id": "ord_1", "step": "notify", "tenant": "acme", "input": {"total_cents": 5},
         "undoes": "ord_1:notify:do", "output": {"id": 7},
     });
-    assert_eq!(serde_json::from_str::<Value>(&undone.3).unwrap(), wanted);
+    assert_eq!(serde_json::from_str::<Value>(&undone.body).unwrap(), wanted);
 }
 
 // A2: what answers mean. The rules for statuses are a table in shared/tests/http_calls.rs.
 #[tokio::test]
 async fn answers_are_distinguished() {
-    let server = Server::start().await;
+    let server = start().await;
     let ask = async |path: &str, more: Value| act(&server.request(path, more)).await;
     assert_eq!(ask("/status/204", json!({})).await, Ok(Value::Null));
     assert_eq!(ask("/page/100000", json!({})).await, Ok(Value::Null), "what is not JSON is no output");
@@ -215,14 +182,14 @@ async fn answers_are_distinguished() {
 // K1: the body is what the file maps: a form as payment providers read it, JSON, or a text.
 #[tokio::test]
 async fn a_mapped_body_is_sent_as_it_is() {
-    let server = Server::start().await;
+    let server = start().await;
     let input = json!({"amount": 5, "card": {"number": "4 2&", "tags": ["a", true]}, "note": null});
     let ask = async |more: Value, input: Value| {
         let mut request = server.request("/json/1", more);
         request.input = input;
         act(&request).await.unwrap();
-        let (_, _, headers, body) = server.heard().pop().unwrap();
-        (headers["content-type"].to_str().unwrap().to_owned(), body)
+        let heard = server.heard().pop().unwrap();
+        (heard.header("content-type").to_owned(), heard.body)
     };
     let (kind, body) = ask(json!({"body": "form"}), input.clone()).await;
     assert_eq!(kind, "application/x-www-form-urlencoded");
@@ -237,7 +204,7 @@ async fn a_mapped_body_is_sent_as_it_is() {
 
 #[tokio::test]
 async fn an_output_is_mapped_from_answer_status_and_headers() {
-    let server = Server::start().await;
+    let server = start().await;
     let ask = async |path: &str, keep: Value| act(&server.request(path, json!({"keep": keep}))).await;
     let keep = json!({"id": "${answer.data.id}", "status": "${status}", "kind": "${header['content-type']}"});
     let kept = json!({"id": 7, "status": 200, "kind": "application/json; charset=utf-8"});
@@ -249,7 +216,7 @@ async fn an_output_is_mapped_from_answer_status_and_headers() {
 
 #[tokio::test]
 async fn a_refusal_says_its_status_and_its_body() {
-    let server = Server::start().await;
+    let server = start().await;
     let ask = async |path: &str, more: Value| act(&server.request(path, more)).await;
     let said = ask("/echo/1", json!({"headers": {"authorization": "{secret:crm-token}"}})).await;
     let Err(AgentError::Refused { status: 400, answer: Some(answer), .. }) = said else { panic!("{said:?}") };
@@ -265,7 +232,7 @@ async fn a_refusal_says_its_status_and_its_body() {
 // A redirect could take a call with its secrets anywhere.
 #[tokio::test]
 async fn redirects_are_not_followed() {
-    let server = Server::start().await;
+    let server = start().await;
     let result = act(&server.request("/moved/1", json!({}))).await;
     assert!(permanent(result).contains("302"));
     assert_eq!(server.heard().len(), 1);
@@ -274,7 +241,7 @@ async fn redirects_are_not_followed() {
 // Security: a secret is sent only in its header.
 #[tokio::test]
 async fn a_secret_is_looked_up_and_never_repeated() {
-    let server = Server::start().await;
+    let server = start().await;
     let with =
         |secret: &str| server.request("/echo/1", json!({"headers": {"authorization": format!("{{secret:{secret}}}")}}));
     let error = permanent(act(&with("crm-token")).await);
@@ -292,7 +259,7 @@ async fn a_secret_is_looked_up_and_never_repeated() {
 // The parts of an answer that a step does not store may be anything.
 #[tokio::test]
 async fn an_output_is_held_to_what_is_kept_of_it() {
-    let server = Server::start().await;
+    let server = start().await;
     let ask = async |pointer: &str| act(&server.request("/beside/1", json!({"output": pointer}))).await;
     assert_eq!(ask("/id").await, Ok(json!(7)));
     assert_eq!(ask("/no").await, Ok(Value::Null));
@@ -305,7 +272,7 @@ async fn an_output_is_held_to_what_is_kept_of_it() {
 // Security: if a remote service repeats what it was sent, in any part of its answer, no secret is stored.
 #[tokio::test]
 async fn a_secret_that_an_answer_repeats_is_masked() {
-    let server = Server::start().await;
+    let server = start().await;
     let ask =
         async |path: &str, value: &str| act(&server.request(path, json!({"headers": {"authorization": value}}))).await;
     assert_eq!(
@@ -325,14 +292,11 @@ async fn a_secret_that_an_answer_repeats_is_masked() {
 // Security: a name resolves to what the network says. On AWS that must never be the machine itself.
 #[tokio::test]
 async fn in_the_cloud_nothing_on_this_machine_is_called() {
-    let server = Server::start().await;
+    let server = start().await;
     let sdk = stepwarden_aws::Clients::from_env().await.sdk;
     let secrets = Arc::new(Secrets::manager(aws_sdk_secretsmanager::Client::new(&sdk), String::new()));
     let agent = Http::new(&Means { secrets, ..Means::default() });
-    let ask = async |url: &str| {
-        let request = request(&json!({"url": url, "method": "POST"}));
-        agent.act(Call { request: &request, time_left: Duration::from_secs(5) }).await
-    };
+    let ask = async |url: &str| crate::server::act(&agent, &request(&json!({"url": url, "method": "POST"}))).await;
     let (error, is_permanent) = not_called(ask(&format!("{}/json/1", server.url)).await);
     assert!(error.contains("not https") && is_permanent, "{error}");
     let port = server.url.rsplit(':').next().unwrap();
@@ -347,8 +311,7 @@ async fn in_the_cloud_nothing_on_this_machine_is_called() {
     assert_eq!(server.heard().len(), 0);
     let missing =
         json!({"url": "https://crm.example/", "method": "POST", "headers": {"authorization": "{secret:crm}"}});
-    let request = request(&missing);
-    let (error, _) = not_called(agent.act(Call { request: &request, time_left: Duration::from_secs(5) }).await);
+    let (error, _) = not_called(crate::server::act(&agent, &request(&missing)).await);
     assert!(error.contains("HttpSecretArn"), "{error}");
 }
 
@@ -375,7 +338,7 @@ fn no_proxy_is_asked() {
 // Upgrade: an older scheduler sends no URL, because it reads none in the definition.
 #[tokio::test]
 async fn a_request_without_its_url_is_tried_again() {
-    let server = Server::start().await;
+    let server = start().await;
     let mut request = server.request("/json/1", json!({}));
     request.http = None;
     let (_, is_permanent) = not_called(act(&request).await);
@@ -385,18 +348,12 @@ async fn a_request_without_its_url_is_tried_again() {
 // A4, E4: a call that could not be made says nothing about the host: its breaker neither opens nor closes.
 #[tokio::test]
 async fn what_was_not_called_is_not_held_against_the_host() {
-    let server = Server::start().await;
-    let breaker = breaker::Settings { failures: 3, ..breaker::Settings::default() };
-    let settings = Settings { skew: SignedDuration::ZERO, breaker };
-    let (agent, _folder) = agent();
-    let runtime = Runtime::new(vec![Arc::new(agent)], settings, Arc::new(Timestamp::now));
-    let perform = async |request: &Request| {
-        let agent = runtime.agent_of(request).expect("it is the http agent's");
-        runtime.perform(agent, request).await.map(|reply| reply.outcome)
-    };
+    let server = start().await;
+    let (runtime, _folder) = running(failures(3));
+    let outcome_of = async |request: &Request| perform(&runtime, request).await.map(|reply| reply.outcome);
     let unset = server.request("/json/1", json!({"headers": {"authorization": "{secret:nobody-set-it}"}}));
     for _ in 0..5 {
-        let outcome = perform(&unset).await;
+        let outcome = outcome_of(&unset).await;
         assert!(matches!(outcome, Some(Outcome::Unavailable { retry_after_ms: None, .. })), "{outcome:?}");
     }
     assert_eq!((runtime.open_breakers(), server.heard().len()), (Vec::new(), 0));
@@ -404,12 +361,12 @@ async fn what_was_not_called_is_not_held_against_the_host() {
     let wrong = server.request("/json/1", json!({"method": "NO METHOD"}));
     let refusing = server.request("/status/409", json!({}));
     for (request, told) in [(&wrong, Some(&json!(true))), (&refusing, None)] {
-        let reply = runtime.perform(runtime.agent_of(request).expect("http"), request).await.expect("a reply");
+        let reply = perform(&runtime, request).await.expect("a reply");
         let reply = serde_json::to_value(&reply).unwrap();
         assert_eq!((&reply["outcome"], reply.get("uncalled")), (&json!("failed"), told), "no `catch` sees it");
     }
     for request in [&failing, &failing, &wrong, &failing] {
-        let outcome = perform(request).await;
+        let outcome = outcome_of(request).await;
         assert!(matches!(outcome, Some(Outcome::Unavailable { .. } | Outcome::Failed { .. })), "{outcome:?}");
     }
     assert_eq!(runtime.open_breakers().len(), 1, "three failures in a row, and no answer between them");
@@ -418,9 +375,7 @@ async fn what_was_not_called_is_not_held_against_the_host() {
 // E4: an answer that concerns one order says nothing about the host, and does not close it for the others.
 #[tokio::test]
 async fn only_what_says_that_the_host_is_unwell_opens_its_breaker() {
-    let server = Server::start().await;
-    let breaker = breaker::Settings { failures: 2, ..breaker::Settings::default() };
-    let settings = Settings { skew: SignedDuration::ZERO, breaker };
+    let server = start().await;
     for (path, more, is_open) in [
         ("/status/404", json!({"transient": [404]}), false),
         ("/status/202", json!({"transient": [202]}), false),
@@ -430,11 +385,10 @@ async fn only_what_says_that_the_host_is_unwell_opens_its_breaker() {
         ("/status/501", json!({"transient": ["5xx"]}), true),
         ("/status/503", json!({}), true),
     ] {
-        let (agent, _folder) = agent();
-        let runtime = Runtime::new(vec![Arc::new(agent)], settings, Arc::new(Timestamp::now));
+        let (runtime, _folder) = running(failures(2));
         let request = server.request(path, more);
         for _ in 0..2 {
-            let reply = runtime.perform(runtime.agent_of(&request).expect("http"), &request).await.expect("a reply");
+            let reply = perform(&runtime, &request).await.expect("a reply");
             assert!(matches!(reply.outcome, Outcome::Unavailable { .. }), "{path}: {reply:?}");
         }
         assert_eq!(!runtime.open_breakers().is_empty(), is_open, "{path}");
@@ -444,42 +398,39 @@ async fn only_what_says_that_the_host_is_unwell_opens_its_breaker() {
 // A4, E4: one host that is down does not hold up the others, and a hanging call ends with CompleteBy.
 #[tokio::test]
 async fn each_host_has_a_breaker_of_its_own() {
-    let (down, well) = (Server::start().await, Server::start().await);
-    let breaker = breaker::Settings { failures: 3, ..breaker::Settings::default() };
-    let settings = Settings { skew: SignedDuration::ZERO, breaker };
-    let (agent, _folder) = agent();
-    let runtime = Runtime::new(vec![Arc::new(agent)], settings, Arc::new(Timestamp::now));
-    let perform = async |request: &Request| {
-        let agent = runtime.agent_of(request).expect("it is the http agent's");
-        runtime.perform(agent, request).await.map(|reply| reply.outcome)
-    };
+    let (down, well) = (start().await, start().await);
+    let (runtime, _folder) = running(failures(3));
+    let outcome_of = async |request: &Request| perform(&runtime, request).await.map(|reply| reply.outcome);
     for path in ["/status/500", "/status/502", "/status/503"] {
-        assert!(matches!(perform(&down.request(path, json!({}))).await, Some(Outcome::Unavailable { .. })), "{path}");
+        assert!(
+            matches!(outcome_of(&down.request(path, json!({}))).await, Some(Outcome::Unavailable { .. })),
+            "{path}"
+        );
     }
-    let Some(Outcome::Deferred { error, .. }) = perform(&down.request("/json/1", json!({}))).await else {
+    let Some(Outcome::Deferred { error, .. }) = outcome_of(&down.request("/json/1", json!({}))).await else {
         panic!("the breaker is closed")
     };
     assert!(error.contains(&down.url), "{error}");
     assert_eq!(runtime.open_breakers().iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), [down.url.as_str()]);
     assert_eq!(
-        perform(&well.request("/json/1", json!({}))).await,
+        outcome_of(&well.request("/json/1", json!({}))).await,
         Some(Outcome::Done { output: json!({"data": {"id": 7}}) })
     );
     let mut hanging = well.request("/hang/1", json!({}));
     hanging.complete_by = Timestamp::now() + SignedDuration::from_millis(100);
     // The timer and CompleteBy use two clocks: the call may end just before CompleteBy by the other clock.
-    let outcome = perform(&hanging).await;
+    let outcome = outcome_of(&hanging).await;
     assert!(matches!(outcome, None | Some(Outcome::Unavailable { .. })), "{outcome:?}");
 }
 
 // K1: a key that the file sets takes the place of the usual one.
 #[tokio::test]
 async fn a_key_of_the_file_is_the_only_one() {
-    let server = Server::start().await;
+    let server = start().await;
     for (headers, wanted) in [(json!({}), "ord_1:notify:do"), (json!({"idempotency-key": "my-{order_id}"}), "my-ord_1")]
     {
         act(&server.request("/json/1", json!({"headers": headers}))).await.unwrap();
-        let (.., headers, _) = server.heard().pop().unwrap();
+        let headers = server.heard().pop().unwrap().headers;
         let keys: Vec<_> = headers.get_all("idempotency-key").iter().collect();
         assert_eq!(keys, [wanted]);
     }
@@ -488,24 +439,20 @@ async fn a_key_of_the_file_is_the_only_one() {
 // A4: an attempt that called has failed, even if the breaker ends it: its call may have acted, and it counts.
 #[tokio::test]
 async fn an_attempt_that_called_is_not_deferred() {
-    let server = Server::start().await;
-    let breaker = breaker::Settings { failures: 1, ..breaker::Settings::default() };
-    let settings = Settings { skew: SignedDuration::ZERO, breaker };
-    let (agent, _folder) = agent();
-    let runtime = Runtime::new(vec![Arc::new(agent)], settings, Arc::new(Timestamp::now));
+    let server = start().await;
+    let (runtime, _folder) = running(failures(1));
     let mut request = server.request("/status/503", json!({}));
     request.calls.attempts = 3;
-    let reply = runtime.perform(runtime.agent_of(&request).expect("http"), &request).await.expect("a reply");
+    let reply = perform(&runtime, &request).await.expect("a reply");
     let Outcome::Unavailable { error, retry_after_ms } = reply.outcome else { panic!("{reply:?}") };
     assert!(error.contains("circuit breaker") && error.contains("503"), "{error}");
     assert!(retry_after_ms.is_some_and(|wait| wait > 1_000), "{retry_after_ms:?}");
     assert_eq!((reply.status, server.heard().len()), (Some(503), 1), "`catch` reads the status");
     // A wait that is no longer than one between calls is such a wait.
-    let breaker = breaker::Settings { open_for: SignedDuration::from_millis(5), ..breaker };
-    let runtime =
-        Runtime::new(vec![Arc::new(self::agent().0)], Settings { breaker, ..settings }, Arc::new(Timestamp::now));
+    let breaker = breaker::Settings { open_for: SignedDuration::from_millis(5), ..failures(1) };
+    let (runtime, _folder) = running(breaker);
     request.calls.cap = SignedDuration::from_millis(200);
-    let reply = runtime.perform(runtime.agent_of(&request).expect("http"), &request).await.expect("a reply");
+    let reply = perform(&runtime, &request).await.expect("a reply");
     let Outcome::Unavailable { error, .. } = reply.outcome else { panic!("{reply:?}") };
     assert!(error.contains("(3 calls)"), "{error}");
     assert_eq!(server.heard().len(), 4);
@@ -527,11 +474,8 @@ impl Messenger for Sent {
 // K4, found by the model: a service may refuse what an earlier delivery of the request did there.
 #[tokio::test]
 async fn a_refusal_of_a_redelivered_request_is_unsure() {
-    let server = Server::start().await;
-    let (agent, _folder) = agent();
-    let breaker = breaker::Settings { failures: 1, ..breaker::Settings::default() };
-    let settings = Settings { skew: SignedDuration::ZERO, breaker };
-    let runtime = Runtime::new(vec![Arc::new(agent)], settings, Arc::new(Timestamp::now));
+    let server = start().await;
+    let (runtime, _folder) = running(failures(1));
     // The third opens the breaker, which holds back the others.
     let receives =
         [("409", "1", false), ("409", "2", true), ("503", "1", false), ("503", "1", false), ("503", "2", true)];

@@ -122,16 +122,12 @@ pub fn can_start(workflows: &Workflows, skew: SignedDuration) -> Result<(), TooS
 /// The name of the workflow that the first of `path` must not start, at least not this way, and why.
 fn check_children<'a>(workflows: &'a Workflows, path: &mut Vec<&'a str>, name: &str) -> Result<(), (String, String)> {
     let Some(workflow) = workflows.get(name) else { return Ok(()) };
+    let first = |path: &[&str], name: &str| path.get(1).copied().unwrap_or(name).to_owned();
     for call in workflow.calls() {
-        if let Err(nested) = check_path(path, &call.name) {
-            return Err((
-                path.get(1).map_or_else(|| call.name.clone(), |first| (*first).to_owned()),
-                nested.to_string(),
-            ));
-        }
+        check_path(path, &call.name).map_err(|nested| (first(path, &call.name), nested.to_string()))?;
     }
     for child in workflow.children() {
-        let first = path.get(1).copied().unwrap_or(child).to_owned();
+        let first = first(path, child);
         if let Err(nested) = check_path(path, child) {
             return Err((first, nested.to_string()));
         }

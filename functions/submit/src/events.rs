@@ -2,7 +2,7 @@
 
 use crate::Submit;
 use crate::data;
-use crate::http::find;
+use crate::http::{find, no_such_order};
 use crate::problem::{self, Problem};
 use crate::submission::unavailable;
 use aws_lambda_events::event::apigw::{ApiGatewayV2httpRequest, ApiGatewayV2httpResponse};
@@ -56,7 +56,7 @@ pub(crate) async fn post(
     let (task, _) = find(submit, event, id).await?;
     // Who may only look up orders may not send events.
     if !auth::has_scope(event, &submit.scopes.operator) && submit.scopes.submits(event)? != task.tenant {
-        return Err(problem::no_such_order("order_id", format!("`{id}` is not the id of a known order")));
+        return Err(no_such_order(id));
     }
     let by = submit.deliver(&task.id, name, key, data, person(event)?).await?;
     let status_url = format!("/orders/{}", task.id);
@@ -90,9 +90,7 @@ impl Submit {
                 metrics::EVENTS_REFUSED.add(&workflow.name);
                 Err(refusal(why, &workflow, name))
             }
-            Handled::Kept(..) | Handled::NoSuchTask => {
-                Err(problem::no_such_order("order_id", format!("`{id}` is not the id of a known order")))
-            }
+            Handled::Kept(..) | Handled::NoSuchTask => Err(no_such_order(&id.0)),
         }
     }
 }

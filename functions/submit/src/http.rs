@@ -93,8 +93,7 @@ async fn route(
         }
         ("POST", ["orders", id, "events", name]) => events::post(submit, event, id, name).await,
         ("POST", ["callbacks", id, step, token]) => callbacks::post(submit, event, (*id, *step, *token)).await,
-        ("GET", ["links", id, step, token]) => Ok(links::page(submit, event, (*id, *step, *token)).await),
-        ("POST", ["links", id, step, token]) => Ok(links::page(submit, event, (*id, *step, *token)).await),
+        ("GET" | "POST", ["links", id, step, token]) => Ok(links::page(submit, event, (*id, *step, *token)).await),
         ("POST", ["heartbeats", id, step, attempt, token]) => {
             heartbeats::post(submit, event, (*id, *step, *attempt, *token)).await
         }
@@ -203,12 +202,16 @@ async fn fill(submit: &Submit, task: &Task, status: &mut Status, name: &str) -> 
     Ok(())
 }
 
+pub(crate) fn no_such_order(id: &str) -> Problem {
+    problem::no_such_order("order_id", format!("`{id}` is not the id of a known order"))
+}
+
 pub(crate) async fn find(
     submit: &Submit,
     event: &ApiGatewayV2httpRequest,
     id: &str,
 ) -> Result<(Task, Arc<Workflow>), Problem> {
-    let none = || problem::no_such_order("order_id", format!("`{id}` is not the id of a known order"));
+    let none = || no_such_order(id);
     let id = Id::parse(id).ok_or_else(none)?;
     let task = submit.engine.store.load(&id).await.map_err(|e| submission::unavailable(&e))?;
     // Another tenant's order counts as absent, except for operators, who list and act on the orders of all tenants.

@@ -1,7 +1,7 @@
 //! Built-in checks of a workflow's input. A workflow names one by `input = "NAME"`.
 
 use crate::problem::{Problem, invalid_field, invalid_input};
-use edge::mismatch::in_words;
+use edge::http::read_field;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 use serde_json::Value;
@@ -44,15 +44,14 @@ fn place(pointer: &str) -> String {
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "OrderInput")]
+#[allow(dead_code, reason = "some fields are only read")]
 pub struct Order {
     /// The submitter's own order number.
     #[schemars(length(min = 1))]
     order_ref: Words,
-    #[serde(rename = "placed_at")]
-    _placed_at: jiff::Timestamp,
+    placed_at: jiff::Timestamp,
     customer: Customer,
-    #[serde(rename = "ship_to")]
-    _ship_to: Address,
+    ship_to: Address,
     /// ISO 4217.
     #[schemars(regex(pattern = "^[A-Z]{3}$"))]
     currency: String,
@@ -70,43 +69,36 @@ pub struct Order {
 /// The customer.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[allow(dead_code, reason = "some fields are only read")]
 pub struct Customer {
     #[schemars(length(min = 1))]
     id: Words,
-    #[serde(rename = "company")]
-    _company: Option<Words>,
-    #[serde(rename = "contact")]
-    _contact: Option<Words>,
-    #[serde(rename = "phone")]
-    _phone: Option<Words>,
+    company: Option<Words>,
+    contact: Option<Words>,
+    phone: Option<Words>,
 }
 
 /// Delivery address.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[allow(dead_code, reason = "some fields are only read")]
 pub struct Address {
-    #[serde(rename = "name")]
-    _name: Words,
-    #[serde(rename = "address")]
-    _address: Words,
-    #[serde(rename = "city")]
-    _city: Words,
-    #[serde(rename = "region")]
-    _region: Option<Words>,
-    #[serde(rename = "postal_code")]
-    _postal_code: Option<Words>,
-    #[serde(rename = "country")]
-    _country: Words,
+    name: Words,
+    address: Words,
+    city: Words,
+    region: Option<Words>,
+    postal_code: Option<Words>,
+    country: Words,
 }
 
 /// One line of an order.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[allow(dead_code, reason = "some fields are only read")]
 pub struct Line {
     #[schemars(length(min = 1))]
     sku: Words,
-    #[serde(rename = "product")]
-    _product: Option<Words>,
+    product: Option<Words>,
     #[schemars(range(min = 1, max = MAX_NUMBER))]
     quantity: i64,
     /// Price of one unit.
@@ -172,11 +164,7 @@ fn refuse_arrays(input: &Value) -> Result<(), Problem> {
 /// The first invalid field, and what it must be.
 pub fn check_order(input: &Value) -> Result<(), Problem> {
     refuse_arrays(input)?;
-    let order: Order = serde_path_to_error::deserialize(input).map_err(|e| {
-        let path = e.path().to_string();
-        let field = if path == "." { "input".to_owned() } else { format!("input.{path}") };
-        invalid_field(None, in_words(&e.into_inner().to_string())).at(field)
-    })?;
+    let order: Order = read_field("input", input)?;
     let rule = |good: bool, field: &dyn Fn() -> String, what: &str| {
         if good { Ok(()) } else { Err(invalid_input(None, what).at(format!("input.{}", field()))) }
     };

@@ -2,7 +2,8 @@
 
 use crate::Submit;
 use crate::events;
-use crate::problem;
+use crate::http::no_such_order;
+use crate::problem::Problem;
 use crate::submission::{self, News, Submission};
 use aws_lambda_events::event::sqs::SqsEvent;
 use edge::http::{self, idempotency_key};
@@ -20,7 +21,7 @@ struct Message {
     idempotency_key: Option<String>,
     traceparent: Option<Value>,
     #[serde(flatten)]
-    submission: serde_json::Map<String, Value>,
+    submission: Map<String, Value>,
 }
 
 /// An event on the submission queue. The field `event` tells it from a submission.
@@ -81,13 +82,13 @@ pub fn handler(submit: &Submit, event: SqsEvent) -> BoxFuture<'_, Response> {
     })
 }
 
-fn why(problem: &problem::Problem) -> String {
+fn why(problem: &Problem) -> String {
     let field = problem.field.as_ref().map(|field| format!("{field}: ")).unwrap_or_default();
     format!("{}: {field}{}", problem.code, problem.detail)
 }
 
 /// Whether an event only has to wait until the steps that run again are undone.
-fn is_soon(problem: &problem::Problem) -> bool {
+fn is_soon(problem: &Problem) -> bool {
     problem.code == "event_early" && problem.retry_after_s.is_some()
 }
 
@@ -97,9 +98,9 @@ fn is_event(record: &Record) -> bool {
 }
 
 /// Gives an order of this queue's tenant the event in a message. It has no known person.
-async fn deliver(submit: &Submit, body: &str) -> Result<(), problem::Problem> {
+async fn deliver(submit: &Submit, body: &str) -> Result<(), Problem> {
     let EventMessage { event, order_id, idempotency_key, data } = parse_event(body)?;
-    let none = || problem::no_such_order("order_id", format!("`{order_id}` is not the id of a known order"));
+    let none = || no_such_order(&order_id);
     let id = Id::parse(&order_id).ok_or_else(none)?;
     let task = submit.engine.store.load(&id).await.map_err(|e| submission::unavailable(&e))?.ok_or_else(none)?;
     if task.tenant != submit.queue_tenant {
@@ -112,7 +113,7 @@ async fn deliver(submit: &Submit, body: &str) -> Result<(), problem::Problem> {
 ///
 /// # Errors
 /// Not a JSON object, an invalid key, or the first invalid field.
-pub fn parse_event(body: &str) -> Result<EventMessage, problem::Problem> {
+pub fn parse_event(body: &str) -> Result<EventMessage, Problem> {
     let mut message: EventMessage = http::read(body.as_bytes())?;
     idempotency_key(Some(&message.idempotency_key), "event")?;
     message.data = events::checked(message.data)?;
@@ -120,7 +121,7 @@ pub fn parse_event(body: &str) -> Result<EventMessage, problem::Problem> {
 }
 
 /// Accepts an order; what to announce, and the sender.
-async fn accept(submit: &Submit, record: &Record) -> Result<(News, Option<String>), crate::problem::Problem> {
+async fn accept(submit: &Submit, record: &Record) -> Result<(News, Option<String>), Problem> {
     let parsed = parse(&record.body);
     let sent = parsed.as_ref().ok().and_then(|(_, submission)| submission.traceparent.as_deref());
     let span = Span::submission(record, sent);
@@ -144,7 +145,7 @@ async fn accept(submit: &Submit, record: &Record) -> Result<(News, Option<String
 ///
 /// # Errors
 /// Not a JSON object, no key, or the first invalid field.
-pub fn parse(body: &str) -> Result<(String, Submission), crate::problem::Problem> {
+pub fn parse(body: &str) -> Result<(String, Submission), Problem> {
     let message: Message = http::read(body.as_bytes())?;
     let key = idempotency_key(message.idempotency_key.as_deref(), "order")?.to_owned();
     let mut submission: Submission = submission::parse(Value::Object(message.submission).to_string().as_bytes())?;

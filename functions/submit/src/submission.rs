@@ -75,9 +75,14 @@ pub struct Submission {
 }
 
 impl Submission {
+    /// A hash that is equal for equal submissions.
     fn hash(&self, workflow: &str) -> String {
-        let (reference, queue) = (self.reference.as_deref(), self.reply_queue.as_deref());
-        content(workflow, &self.input, reference, queue, self.priority, &self.labels)
+        let Self { workflow: _, input, reference, labels, reply_queue, priority, traceparent: _ } = self;
+        // Without labels, the hash is as in versions before labels.
+        canonical_hash(&match labels.as_slice() {
+            [] => json!([workflow, input, reference, reply_queue, priority]),
+            labels => json!([workflow, input, reference, reply_queue, priority, labels]),
+        })
     }
 }
 
@@ -357,7 +362,8 @@ impl Submit {
         submission: Submission,
     ) -> Result<News, Problem> {
         let id = Id::derive(tenant, key);
-        let (named, hash) = (submission.workflow.is_some(), submission.hash(&workflow.name));
+        let hash = submission.hash(&workflow.name);
+        let unnamed = submission.workflow.is_none().then(|| submission.clone());
         let now = self.engine.now();
         if read.duration_until(now).abs() > FRESH_FOR {
             let detail = "the store answers so slowly that the workflow may have changed in the meantime; submit again";
@@ -405,14 +411,8 @@ impl Submit {
                 format!("order {} used this key, and its data was erased; use a new key for a new order", order.id);
             return Err(problem::idempotency_key_spent("Idempotency-Key", detail));
         }
-        let hash = if named || stored.workflow == workflow.name {
-            order.hash
-        } else {
-            // A submission without a name is the same even if the default name has changed.
-            let Task { reference, reply_queue, priority, labels, .. } = task;
-            let (reference, queue) = (reference.as_deref(), reply_queue.as_deref());
-            content(&stored.workflow, &order.input, reference, queue, priority, &labels)
-        };
+        // A submission without a name is the same even if the default name has changed.
+        let hash = unnamed.map_or(order.hash, |submission| submission.hash(&stored.workflow));
         self.recognise(&stored, &hash).await?.ok_or_else(|| {
             let detail =
                 format!("order {} was submitted under this key with different content; use a new key", order.id);
@@ -550,22 +550,6 @@ impl Deref for Tree<'_> {
     fn deref(&self) -> &Workflow {
         &self.root
     }
-}
-
-/// A hash that is equal for equal submissions.
-fn content(
-    workflow: &str,
-    input: &Value,
-    reference: Option<&str>,
-    reply_queue: Option<&str>,
-    priority: Priority,
-    labels: &[String],
-) -> String {
-    // Without labels, the hash is as in versions before labels.
-    canonical_hash(&match labels {
-        [] => json!([workflow, input, reference, reply_queue, priority]),
-        labels => json!([workflow, input, reference, reply_queue, priority, labels]),
-    })
 }
 
 /// A workflow takes no orders until an operator mends it. The submission has no fault, so it may be repeated, and a

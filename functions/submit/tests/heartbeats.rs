@@ -2,12 +2,9 @@
 //! says what to do. Method: requests as API Gateway passes them on, over the real store. // L6
 
 use crate::world::{World, call};
-use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
-use shared::decision::Event;
-use shared::message::{Outcome, Reply};
+use shared::time::SignedDuration;
 use shared::workflow::beat::address;
-use std::sync::{Arc, Mutex};
 
 const TEXT: &str = r#"
 name = "one"
@@ -20,18 +17,12 @@ heartbeat = "10s"
 
 #[tokio::test]
 async fn a_heartbeat_counts_only_for_its_attempt() {
-    let now = Arc::new(Mutex::new(Timestamp::from_second(1_800_000_000).unwrap()));
-    let clock = {
-        let now = Arc::clone(&now);
-        Arc::new(move || *now.lock().unwrap())
-    };
-    let world = World::with_clock(TEXT, clock).await;
-    let later = |seconds: i64| *now.lock().unwrap() += SignedDuration::from_secs(seconds);
+    let world = World::new(TEXT).await;
     let id = world.accept(json!({})).await;
     let secret = world.task(&id).await.secret.unwrap();
     let own = address("", &id, "a", 1, &secret);
     let send = async |path: &str, body: &str| {
-        let (status, answer) = call(&world.submit, "POST", path, "", body).await;
+        let (status, answer) = call(&world, "POST", path, "", body).await;
         assert!(status == 200 || answer["detail"].as_str().is_some_and(|detail| detail.len() > 20), "{answer}");
         let code = answer["code"].as_str().unwrap_or_default().to_owned();
         (status, if status == 200 { answer["complete_by"].as_str().unwrap().to_owned() } else { code })
@@ -42,18 +33,16 @@ async fn a_heartbeat_counts_only_for_its_attempt() {
         (200, serde_json::to_value(by).unwrap().as_str().unwrap().to_owned())
     };
 
-    assert_eq!(send(&own, "").await, refused(409, "attempt_over"), "nothing is claimed yet");
-    world.handle(&id, Event::Wake { seen: 0, hops: 0 }).await;
+    world.wake(&id).await;
     assert_eq!(send(&own, "").await, until().await);
     let first = world.task(&id).await;
     assert_eq!(send(&own, "").await, until().await);
     assert_eq!(world.task(&id).await.version, first.version, "most of the time is left");
 
-    // A forged address: another token, step, attempt or order, or that of another secret.
+    // A forged address: another token, step, attempt or order. That of another secret is in refused.rs.
     let token = own.rsplit('/').next().unwrap().to_owned();
     let last = if own.ends_with('0') { "1" } else { "0" };
     let forged = [
-        address("", &id, "a", 1, "another"),
         own.replace("/a/1/", "/b/1/"),
         own.replace("/a/1/", "/a/2/"),
         own.replace("/a/1/", "/a/+1/"),
@@ -82,22 +71,21 @@ async fn a_heartbeat_counts_only_for_its_attempt() {
     let long = json!({ "note": "x".repeat(201) }).to_string();
     assert_eq!(send(&own, &long).await, refused(400, "invalid_field"));
     assert_eq!(send(&own, &json!({ "note": "x".repeat(1100) }).to_string()).await, refused(413, "too_large"));
-    let (status, answer) = call(&world.submit, "GET", &own, "", "").await;
+    let (status, answer) = call(&world, "GET", &own, "", "").await;
     assert_eq!((status, &answer["code"]), (405, &json!("method_not_allowed")));
     assert_eq!(world.task(&id).await.version, first.version, "nothing was written");
 
     // Later it is saved again, and shown.
-    later(12);
+    world.later(SignedDuration::from_secs(12));
     assert_eq!(send(&own, r#"{"percent": 40, "note": "4 of 10 files"}"#).await, until().await);
-    let (_, order) = call(&world.submit, "GET", &format!("/orders/{id}"), "", "").await;
+    let (_, order) = call(&world, "GET", &format!("/orders/{id}"), "", "").await;
     let progress = &order["steps"][0]["progress"];
     assert_eq!((&progress["percent"], &progress["note"]), (&json!(40), &json!("4 of 10 files")));
-    later(20);
+    world.later(SignedDuration::from_secs(20));
     assert_eq!(send(&own, "{}").await, refused(409, "attempt_over"), "at CompleteBy");
 
     // The next attempt has an address of its own, and a reply ends it.
-    let failed = Reply::new(id.clone(), "a", 1, Outcome::Done { output: Value::Null });
-    world.handle(&id, Event::Reply(failed)).await;
+    world.done(&id, "a", Value::Null).await;
     assert!(world.task(&id).await.steps[0].claim().is_some(), "the reply came too late");
     assert_eq!(send(&address("", &id, "a", 2, &secret), "").await, refused(409, "attempt_over"), "not begun");
 }

@@ -1,36 +1,32 @@
 //! Goal: an order has the labels that were submitted, each one leads to it, and an order without labels costs what it always
 //! did. Method: submissions over HTTP and by message into embedded tables, which are read whole.
 
-use crate::world::{World, call};
+use crate::world::{ONE, World, call};
 use serde_json::{Value, json};
 use shared::order::Id;
 use std::collections::BTreeMap;
-use stepwarden_aws::Clients;
 use submit::queue;
-
-const WORKFLOW: &str = "name = \"one\"\n[[step]]\nname = \"a\"\nagent = \"x\"\ntimeout = \"10s\"\n";
 
 async fn post(world: &World, key: &str, labels: Value) -> (i64, Value) {
     let body = json!({"workflow": "one", "input": {}, "labels": labels}).to_string();
-    call(&world.submit, "POST", "/orders", key, &body).await
+    call(world, "POST", "/orders", key, &body).await
 }
 
 /// The items of the order table, as text.
 async fn items(world: &World) -> Vec<String> {
-    let clients = Clients::embedded(world.endpoints.http_client());
-    let items = clients.dynamodb.scan().table_name("orders").send().await.unwrap().items.unwrap_or_default();
-    items.into_iter().map(|item| format!("{:?}", item.into_iter().collect::<BTreeMap<_, _>>())).collect()
+    let items = world.items("orders").await.into_iter();
+    items.map(|item| format!("{:?}", item.into_iter().collect::<BTreeMap<_, _>>())).collect()
 }
 
 // M4
 #[tokio::test]
 async fn an_order_has_the_labels_that_were_submitted() {
-    let world = World::new(WORKFLOW).await;
+    let world = World::new(ONE).await;
     let (status, answer) = post(&world, "k", json!(["vip", "campaign-7"])).await;
     assert_eq!(status, 202, "{answer}");
     let id = Id(answer["order_id"].as_str().unwrap().to_owned());
     assert_eq!(world.task(&id).await.labels, ["campaign-7", "vip"]);
-    let (_, shown) = call(&world.submit, "GET", &format!("/orders/{id}"), "", "").await;
+    let (_, shown) = call(&world, "GET", &format!("/orders/{id}"), "", "").await;
     assert_eq!(shown["labels"], json!(["campaign-7", "vip"]));
     let all = items(&world).await;
     assert_eq!(all.len(), 3, "the order and one item for each label: {all:?}");
@@ -45,7 +41,7 @@ async fn an_order_has_the_labels_that_were_submitted() {
 // M4: an order without labels is written as it was before there were labels.
 #[tokio::test]
 async fn an_order_without_labels_is_as_it_was() {
-    let world = World::new(WORKFLOW).await;
+    let world = World::new(ONE).await;
     let id = world.accept(json!({})).await;
     let all = items(&world).await;
     assert!(all.len() == 1 && !all[0].contains("label"), "{all:?}");
@@ -59,7 +55,7 @@ async fn an_order_without_labels_is_as_it_was() {
 // M4
 #[tokio::test]
 async fn labels_that_cannot_be_kept_are_refused_in_words() {
-    let world = World::new(WORKFLOW).await;
+    let world = World::new(ONE).await;
     let long = "x".repeat(65);
     let nine: Vec<String> = (0..9).map(|n| format!("l{n}")).collect();
     for (labels, words) in [
@@ -88,7 +84,7 @@ async fn an_order_by_message_may_have_labels() {
     let message = json!({"idempotency_key": "k", "workflow": "one", "input": {}, "labels": ["b", "a"]}).to_string();
     let (_, submission) = queue::parse(&message).unwrap();
     assert_eq!(submission.labels, ["a", "b"]);
-    let world = World::new(WORKFLOW).await;
+    let world = World::new(ONE).await;
     let news = world.submit.accept_by_message("acme", "k", submission).await.unwrap();
     assert_eq!(world.task(&news.id).await.labels, ["a", "b"]);
 }

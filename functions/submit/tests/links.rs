@@ -1,17 +1,14 @@
 //! Goal: whoever has the link of a step may answer for it in a browser, once; opening the link changes nothing, and each
 //! refusal is a page that says what to do. Method: requests as API Gateway passes them on, over the real store. // L2
 
-use crate::world::World;
+use crate::world::{World, answer};
 use serde_json::{Value, json};
-use shared::decision::Event;
-use shared::message::{Outcome, Reply};
+use shared::decision::{Act, Event, What};
 use shared::order::Id;
 use shared::task::ProcessState;
+use shared::time::SignedDuration;
 use shared::workflow::accept;
 use shared::workflow::link::address;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
-use submit::http;
 use submit::links::{MAX_FORM, MAX_REASON};
 
 const TEXT: &str = r#"
@@ -50,12 +47,9 @@ struct Page {
 /// A request of a browser. API Gateway passes the bodies of forms on as base64.
 async fn request(world: &World, method: &str, path: &str, media: &str, body: &str) -> Page {
     let bytes = serde_json::to_value(aws_lambda_events::encodings::Body::Binary(body.as_bytes().to_vec())).unwrap();
-    let event = json!({"rawPath": path, "headers": {"content-type": media}, "body": bytes, "isBase64Encoded": true,
-        "requestContext": {"http": {"method": method, "path": path}}});
-    let answer = http::handler(&world.submit, serde_json::from_value(event).unwrap()).await;
-    let text = answer.body.as_ref().map(|body| serde_json::to_value(body).unwrap());
-    let text = text.and_then(|text| text.as_str().map(str::to_owned)).unwrap_or_default();
-    Page { status: answer.status_code, headers: format!("{:?}", answer.headers), text }
+    let event = json!({"headers": {"content-type": media}, "body": bytes, "isBase64Encoded": true});
+    let (status, headers, text) = answer(world, (method, path), event).await;
+    Page { status, headers: format!("{headers:?}"), text }
 }
 
 async fn open(world: &World, path: &str) -> (i64, String) {
@@ -71,8 +65,15 @@ async fn send(world: &World, path: &str, form: &str) -> (i64, String) {
 }
 
 async fn mailed(world: &World, id: &Id) {
-    world.handle(id, Event::Wake { seen: 0, hops: 0 }).await;
-    world.handle(id, Event::Reply(Reply::new(id.clone(), "mail", 1, Outcome::Done { output: Value::Null }))).await;
+    world.wake(id).await;
+    world.done(&id, "mail", Value::Null).await;
+}
+
+/// An order whose first steps have begun, and a link of it.
+async fn asked(world: &World, step: &str) -> (Id, String) {
+    let id = world.begin(json!({})).await;
+    let link = address("", &id, step, &world.task(&id).await.secret.unwrap());
+    (id, link)
 }
 
 async fn begun(world: &World) -> (Id, String, String) {
@@ -172,13 +173,10 @@ async fn an_early_answer_is_kept() {
 
 #[tokio::test]
 async fn a_link_ends_with_the_time_of_its_step() {
-    let now = Arc::new(AtomicI64::new(1_700_000_000));
-    let clock = Arc::clone(&now);
-    let time = move || jiff::Timestamp::from_second(clock.load(Ordering::Relaxed)).unwrap();
-    let world = World::with_clock(TEXT, Arc::new(time)).await;
+    let world = World::new(TEXT).await;
     let (id, approval, _) = begun(&world).await;
     mailed(&world, &id).await;
-    now.fetch_add(24 * 3600 + 60, Ordering::Relaxed);
+    world.later(SignedDuration::from_mins(24 * 60 + 1));
     assert_eq!(open(&world, &approval).await.0, 200, "until somebody saved that its time is over");
     world.submit.engine.recover(std::slice::from_ref(&id), 1).await.remove(0).unwrap();
     assert_eq!(open(&world, &approval).await.0, 409);
@@ -208,8 +206,7 @@ remind = { every = "1h", agent = "x", with = { at = "${links.finance}" } }
 "#,
     )
     .await;
-    let id = world.accept(json!({})).await;
-    world.handle(&id, Event::Wake { seen: 0, hops: 0 }).await;
+    let id = world.begin(json!({})).await;
     let secret = world.task(&id).await.secret.unwrap();
     for step in ["manager", "finance", "manager"] {
         let sent = send(&world, &address("", &id, step, &secret), "answer=yes").await;
@@ -221,7 +218,6 @@ remind = { every = "1h", agent = "x", with = { at = "${links.finance}" } }
 // A resubmitted question is asked again, and the same answer counts again.
 #[tokio::test]
 async fn a_question_that_is_asked_again_gets_another_answer() {
-    use shared::decision::{Act, What};
     let world = World::new(
         r#"
 name = "one"
@@ -236,9 +232,7 @@ failed = "event.answer == 'no'"
 "#,
     )
     .await;
-    let id = world.accept(json!({})).await;
-    world.handle(&id, Event::Wake { seen: 0, hops: 0 }).await;
-    let link = address("", &id, "approval", &world.task(&id).await.secret.unwrap());
+    let (id, link) = asked(&world, "approval").await;
     for _ in 0..2 {
         for _ in 0..2 {
             assert_eq!(send(&world, &link, "answer=no").await, (200, "Sent: no".into()), "a double click counts once");
@@ -247,7 +241,7 @@ failed = "event.answer == 'no'"
         let what = What::Resubmit { step: None, input: None };
         let again = Act { what, by: "ann".into(), reason: "asks again".into(), seen: None };
         world.handle(&id, Event::Act(again)).await;
-        world.handle(&id, Event::Wake { seen: 0, hops: 0 }).await;
+        world.wake(&id).await;
     }
     assert_eq!(world.task(&id).await.events.len(), 2);
 }
@@ -274,9 +268,7 @@ take = "outputs.limits.open || first(event.reason, '') != ''"
 "#,
     )
     .await;
-    let id = world.accept(json!({})).await;
-    world.handle(&id, Event::Wake { seen: 0, hops: 0 }).await;
-    let link = address("", &id, "approval", &world.task(&id).await.secret.unwrap());
+    let (id, link) = asked(&world, "approval").await;
     let (_, first) = open(&world, &link).await;
     assert!(first.contains("name=\"round\" value=\"0\""), "{first}");
     for _ in 0..2 {
@@ -286,7 +278,7 @@ take = "outputs.limits.open || first(event.reason, '') != ''"
     assert_eq!(send(&world, &link, "answer=no&round=0").await, (409, CLOSED.into()));
     assert!(open(&world, &link).await.1.contains(CLOSED));
     let output = json!({"open": false});
-    world.handle(&id, Event::Reply(Reply::new(id.clone(), "limits", 1, Outcome::Done { output }))).await;
+    world.done(&id, "limits", output).await;
     assert!(world.task(&id).await.events[0].data.is_none(), "it was not taken");
 
     // The old page is closed, however often it is sent. The new one asks again.

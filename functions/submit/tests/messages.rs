@@ -4,11 +4,10 @@
 use crate::world::World;
 use serde_json::{Value, json};
 use shared::decision::{Act, Event, What};
-use shared::message::{Outcome, Reply};
+use shared::message::Outcome;
 use shared::order::Id;
 use shared::task::ProcessState;
 use std::collections::BTreeMap;
-use stepwarden_aws::Clients;
 use submit::queue_handler;
 
 const TEXT: &str = r#"
@@ -39,18 +38,11 @@ async fn deliver(world: &World, messages: &[(&str, u32, Value)]) -> Vec<String> 
 
 /// Why messages were set aside since the last call, by their ids.
 async fn set_aside(world: &World) -> BTreeMap<String, String> {
-    let clients = Clients::embedded(world.endpoints.http_client());
-    let url = world.config.queue_url("set-aside");
-    let mut all = BTreeMap::new();
-    loop {
-        let receive = clients.sqs.receive_message().queue_url(&url).max_number_of_messages(10);
-        let Some(messages) = receive.send().await.unwrap().messages.filter(|all| !all.is_empty()) else { return all };
-        for message in messages {
-            let body: Value = serde_json::from_str(message.body().unwrap()).unwrap();
-            let text = |name: &str| body[name].as_str().unwrap_or_else(|| panic!("{name}: {body}")).to_owned();
-            all.insert(text("message_id"), text("reason"));
-        }
-    }
+    let all = world.drain("set-aside").await.into_iter().map(|body| {
+        let text = |name: &str| body[name].as_str().unwrap_or_else(|| panic!("{name}: {body}")).to_owned();
+        (text("message_id"), text("reason"))
+    });
+    all.collect()
 }
 
 fn paid(id: &Id, key: &str, data: Value) -> Value {
@@ -76,7 +68,7 @@ async fn an_event_counts_once_and_may_come_with_its_order() {
     let task = world.task(&id()).await;
     assert_eq!(task.kept().map(|kept| (kept.key.as_str(), kept.by.as_ref())).collect::<Vec<_>>(), [("k1", None)]);
     assert!(set_aside(&world).await.is_empty());
-    world.handle(&id(), Event::Wake { seen: 0, hops: 0 }).await;
+    world.wake(&id()).await;
     assert_eq!(world.task(&id()).await.steps[0].output, Some(json!({"cents": 5})));
 }
 
@@ -86,7 +78,7 @@ async fn what_no_order_takes_is_set_aside_with_the_reason() {
     assert!(deliver(&world, &[("o", 1, order())]).await.is_empty());
     // An order of another tenant.
     let other = world.accept(json!({})).await;
-    world.handle(&id(), Event::Wake { seen: 0, hops: 0 }).await;
+    world.wake(&id()).await;
     let version = world.task(&id()).await.version;
     let of = |change: Value| {
         let mut message = paid(&id(), "k", json!({"cents": 1}));
@@ -150,7 +142,7 @@ undo = { agent = "x" }
 async fn an_event_while_steps_are_undone_to_run_again_is_delivered_again() {
     let world = World::new(SHIPS).await;
     assert!(deliver(&world, &[("o", 1, order()), ("a", 1, paid(&id(), "k1", json!({})))]).await.is_empty());
-    world.handle(&id(), Event::Wake { seen: 0, hops: 0 }).await;
+    world.wake(&id()).await;
     let wish = shared::again::Wish { from: vec!["paid".into()], new_keys: false, without_undo: false };
     let act = Act { what: What::RunAgain(wish), by: "ann".into(), reason: "r".into(), seen: None };
     world.handle(&id(), Event::Act(act)).await;
@@ -161,8 +153,7 @@ async fn an_event_while_steps_are_undone_to_run_again_is_delivered_again() {
     assert_eq!((problem.code, problem.status, problem.retry_after_s), ("event_early", 409, Some(30)));
 
     for attempt in [1, 2] {
-        let reply = Reply::new(id(), "ship", attempt, Outcome::Done { output: json!({}) });
-        world.handle(&id(), Event::Reply(Reply { tenant: "acme".into(), ..reply })).await;
+        world.reply(&id(), "ship", attempt, Outcome::Done { output: json!({}) }).await;
         world.handle(&id(), Event::Wake { seen: world.task(&id()).await.version, hops: 0 }).await;
     }
     let task = world.task(&id()).await;

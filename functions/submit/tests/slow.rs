@@ -1,24 +1,17 @@
 //! Goal: an order gets no definition that was read long before it. Method: reads of the tables that take seconds by the clock.
 
-use crate::world::World;
-use jiff::Timestamp;
+use crate::world::{ONE, World};
 use serde_json::json;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use stepwarden_embedded::{Call, FaultHook};
-use submit::submission;
-
-const WORKFLOW: &str = "name = \"one\"\n[[step]]\nname = \"a\"\nagent = \"x\"\ntimeout = \"10s\"";
 
 #[tokio::test]
 async fn an_order_whose_definition_was_read_more_than_4_s_before_is_refused() {
     for (took, is_accepted) in [(4000, true), (4001, false)] {
-        let now = Arc::new(AtomicI64::new(1_795_251_600_000));
-        let read = Arc::clone(&now);
-        let clock = move || Timestamp::from_millisecond(read.load(Ordering::Relaxed)).unwrap();
-        let world = World::with_clock(WORKFLOW, Arc::new(clock)).await;
+        let world = World::new(ONE).await;
         // The first read is the one that says what is active.
-        let is_first = AtomicBool::new(true);
+        let (is_first, now) = (AtomicBool::new(true), Arc::clone(&world.now));
         let hook: FaultHook = Arc::new(move |call: &Call<'_>| {
             if call.operation == "GetItem" && is_first.swap(false, Ordering::Relaxed) {
                 now.fetch_add(took, Ordering::Relaxed);
@@ -26,11 +19,7 @@ async fn an_order_whose_definition_was_read_more_than_4_s_before_is_refused() {
             None
         });
         world.endpoints.set_fault_hook(Some(hook));
-        let body = json!({"workflow": "one", "input": {}}).to_string();
-        let order = async || {
-            let submission = submission::parse(body.as_bytes()).unwrap();
-            world.submit.accept("default", "key-1", submission).await
-        };
+        let order = || world.order("default", "key-1", json!({"workflow": "one", "input": {}}));
         let answer = order().await;
         assert_eq!(answer.is_ok(), is_accepted, "{took} ms: {answer:?}");
         if let Err(problem) = answer {

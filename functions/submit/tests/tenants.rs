@@ -1,34 +1,18 @@
 //! Goal: callers that sign see the orders of their own tenant only, whatever they call their session. Method: events as API
 //! Gateway sends them for routes with IAM.
 
-use crate::keys::World;
-use aws_lambda_events::event::apigw::{ApiGatewayV2httpRequest, ApiGatewayV2httpResponse};
-use serde_json::{Value, json};
-use submit::http::handler;
-
-fn event(method: &str, path: &str, session: &str, body: &str) -> ApiGatewayV2httpRequest {
-    let arn = format!("arn:aws:sts::000000000000:assumed-role/{session}");
-    let context = json!({
-        "http": {"method": method, "path": path}, "accountId": "000000000000", "authorizer": {"iam": {"userArn": arn}},
-    });
-    let headers = json!({"content-type": "application/json", "idempotency-key": "k1"});
-    serde_json::from_value(json!({"rawPath": path, "headers": headers, "requestContext": context, "body": body}))
-        .unwrap()
-}
-
-fn body(answer: ApiGatewayV2httpResponse) -> (i64, Value) {
-    let Some(aws_lambda_events::encodings::Body::Text(text)) = answer.body else { panic!("no body") };
-    (answer.status_code, serde_json::from_str(&text).unwrap())
-}
+use crate::world::{ONE, World, call_by};
+use serde_json::json;
 
 #[tokio::test]
 async fn a_role_submits_and_looks_up_the_orders_of_its_tenant() {
-    let mut world = World::new("0").await;
+    let mut world = World::new(ONE).await;
     world.submit.scopes.role_tenants =
         r#"{"shop-acme": "acme", "shop-globex": "globex", "desk": "*"}"#.parse().unwrap();
     let order = r#"{"workflow": "one", "input": {"tenant": "globex"}}"#;
     let call = async |method: &str, path: &str, session: &str| {
-        body(handler(&world.submit, event(method, path, session, order)).await)
+        let arn = format!("arn:aws:sts::123456789012:assumed-role/{session}");
+        call_by(&world, (method, path), "k1", order, json!({"iam": {"userArn": arn}})).await
     };
     let (status, accepted) = call("POST", "/orders", "shop-acme/shop-globex").await;
     assert_eq!(status, 202, "{accepted}");

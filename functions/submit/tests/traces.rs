@@ -4,22 +4,19 @@
 
 #[path = "../../../infra/cli/tests/common/collector.rs"]
 mod collector;
+#[path = "../../../shared/agent/tests/runtime_api.rs"]
+mod runtime_api;
 
-use axum::Router;
-use axum::extract::State;
-use axum::response::IntoResponse;
-use axum::routing::{get, post};
+use crate::world::{ONE, World};
 use collector::{Collector, Span};
+use runtime_api::RuntimeApi;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::process::{Child, Command};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 use stepwarden_aws::config::queue;
-use stepwarden_aws::{Clients, Config, batch, schema, traces};
-use stepwarden_embedded::{Endpoints, Options};
+use stepwarden_aws::{batch, traces};
 use tokio::net::TcpListener;
-use tokio::sync::{Mutex, mpsc};
 
 const PATIENCE: Duration = Duration::from_secs(90);
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
@@ -37,11 +34,8 @@ const ORDERS: &str = include_str!("../../../tests/data/northwind-orders.jsonl");
 /// A function as Lambda runs it, one invocation after another.
 struct Function {
     process: Child,
-    events: mpsc::Sender<Value>,
-    answers: mpsc::Receiver<Value>,
-    clients: Clients,
-    queue_prefix: String,
-    _endpoints: Endpoints,
+    lambda: RuntimeApi,
+    world: World,
 }
 
 impl Drop for Function {
@@ -57,69 +51,30 @@ async fn listen() -> (TcpListener, String) {
     (listener, address)
 }
 
-type Channels = (Arc<Mutex<mpsc::Receiver<Value>>>, mpsc::Sender<Value>);
-
-/// The Runtime API: <https://docs.aws.amazon.com/lambda/latest/dg/runtimes-api.html>.
-async fn runtime_api() -> (String, mpsc::Sender<Value>, mpsc::Receiver<Value>) {
-    let (events, next) = mpsc::channel::<Value>(1);
-    let (answer, answers) = mpsc::channel::<Value>(1);
-    let next = Arc::new(Mutex::new(next));
-    let take = async |State((next, _)): State<Channels>| {
-        let event = next.lock().await.recv().await.expect("the test has an event, or has ended");
-        let headers = [
-            ("lambda-runtime-aws-request-id", "one"),
-            ("lambda-runtime-deadline-ms", "4102444800000"),
-            ("lambda-runtime-invoked-function-arn", "arn:aws:lambda:local:000000000000:function:shop-submit"),
-        ];
-        (headers, event.to_string()).into_response()
-    };
-    let give = async |State((_, answer)): State<Channels>, body: String| {
-        answer.send(serde_json::from_str(&body).unwrap()).await.unwrap();
-    };
-    let invocation = "/2018-06-01/runtime/invocation";
-    let router = Router::new()
-        .route(&format!("{invocation}/next"), get(take))
-        .route(&format!("{invocation}/{{id}}/response"), post(give))
-        .with_state((next, answer));
-    let (listener, address) = listen().await;
-    tokio::spawn(axum::serve(listener, router).into_future());
-    (address, events, answers)
-}
-
 impl Function {
     async fn start(collector: &str) -> Self {
-        let endpoints = Endpoints::open(&Options::default()).unwrap();
-        let lookup = |name: &str| match name {
-            "QUEUE_PREFIX" => Some("to be made".to_owned()),
-            _ => SETTINGS.iter().find(|(n, _)| *n == name).map(|(_, value)| (*value).to_owned()),
-        };
-        let config = Config::from_lookup(lookup).unwrap();
-        let clients = Clients::embedded(endpoints.http_client());
-        let prefix = schema::create(&clients, &config, "shop-", 30).await.unwrap();
+        let world = World::new(ONE).await;
         let (listener, aws) = listen().await;
-        let serving = endpoints.clone();
+        let serving = world.endpoints.clone();
         tokio::spawn(async move { serving.serve(listener, std::future::pending()).await });
-        let (api, events, answers) = runtime_api().await;
+        let lambda = RuntimeApi::start().await;
         let process = Command::new(env!("CARGO_BIN_EXE_submit"))
             .envs(SETTINGS)
-            .env("QUEUE_PREFIX", &prefix)
+            .env("QUEUE_PREFIX", &world.config.queue_prefix)
             .env("AWS_ENDPOINT_URL", format!("http://{aws}"))
             .envs([("AWS_ACCESS_KEY_ID", "any"), ("AWS_SECRET_ACCESS_KEY", "any")])
-            .env("AWS_LAMBDA_RUNTIME_API", api)
-            .envs([("AWS_LAMBDA_FUNCTION_NAME", "shop-submit"), ("AWS_LAMBDA_FUNCTION_VERSION", "1")])
-            .envs([("AWS_LAMBDA_FUNCTION_MEMORY_SIZE", "256"), ("AWS_LAMBDA_LOG_GROUP_NAME", "group")])
-            .env("AWS_LAMBDA_LOG_STREAM_NAME", "stream")
+            .envs(lambda.environment("shop-submit"))
             .env("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", format!("{collector}/v1/traces"))
             .env_remove("OTEL_SERVICE_NAME")
             .spawn()
             .unwrap();
-        Self { process, events, answers, clients, queue_prefix: prefix, _endpoints: endpoints }
+        Self { process, lambda, world }
     }
 
     /// The senders of the Wakes in the scheduler's queue, from their attributes.
     async fn senders(&self) -> Vec<String> {
-        let url = format!("{}{}", self.queue_prefix, queue::SCHEDULER);
-        let received = self.clients.sqs.receive_message().queue_url(url).max_number_of_messages(10);
+        let url = self.world.config.queue_url(queue::SCHEDULER);
+        let received = self.world.clients.sqs.receive_message().queue_url(url).max_number_of_messages(10);
         let received = received.message_attribute_names(batch::ATTRIBUTE).send().await.unwrap();
         let sender = |message: &aws_sdk_sqs::types::Message| {
             message.message_attributes()?.get(batch::ATTRIBUTE)?.string_value().map(str::to_owned)
@@ -130,8 +85,7 @@ impl Function {
     /// The answer to `event`, and how long it took.
     async fn invoke(&mut self, event: Value) -> (Value, Duration) {
         let begin = Instant::now();
-        self.events.send(event).await.unwrap();
-        let answer = tokio::time::timeout(PATIENCE, self.answers.recv()).await.expect("an answer").unwrap();
+        let answer = self.lambda.invoke(event).await;
         (answer, begin.elapsed())
     }
 

@@ -75,7 +75,7 @@ struct World<B> {
     engine: Engine,
 }
 
-impl<B: Between + Default> World<B> {
+impl<B: Between + Default + 'static> World<B> {
     fn new() -> Self {
         let (store, queues) = (Arc::new(Behind::<B>::default()), Arc::new(Away::default()));
         let now = Arc::new(AtomicI64::new(BEGIN));

@@ -374,22 +374,19 @@ fn call<I: DeserializeOwned>(begun: &Begun<'_>, time_left: Duration) -> Result<C
     let request = begun.request;
     let input = I::deserialize(&request.input)
         .map_err(|e| format!("the input of step `{}` is not what the agent reads: {e}", request.step))?;
-    let Request {
-        task_id, step, attempt, idempotency_key, complete_by, tenant, priority, outputs, traceparent, ..
-    } = request.clone();
-    let order_id = task_id;
+    let request = request.clone();
     Ok(Call {
         input,
-        idempotency_key,
-        outputs,
+        idempotency_key: request.idempotency_key,
+        outputs: request.outputs,
         time_left,
-        order_id,
-        step,
-        attempt,
-        complete_by,
-        tenant,
-        priority,
-        traceparent,
+        order_id: request.task_id,
+        step: request.step,
+        attempt: request.attempt,
+        complete_by: request.complete_by,
+        tenant: request.tenant,
+        priority: request.priority,
+        traceparent: request.traceparent,
         heart: begun.heart.clone(),
     })
 }

@@ -95,59 +95,42 @@ impl Attempt<'_> {
                 return Some(Answer { status: last, ..outcome.into() });
             }
             calls += 1;
-            let answer = self.in_time(left, call(left)).await;
-            let (error, said, status, retry_after) = match answer {
-                Ok(Ok(output)) => {
-                    self.breaker.succeeded();
-                    return Some(self.done(output));
-                }
+            let Ok(answer) = self.in_time(left, call(left)).await else {
+                self.breaker.failed(self.now(), "no answer in time");
+                return None;
+            };
+            match &answer {
+                Err(AgentError::Transient { error, is_unwell: true, .. }) => self.breaker.failed(self.now(), error),
+                Err(AgentError::Stopped { .. } | AgentError::NotCalled { .. }) => self.breaker.withdrawn(self.now()),
                 // It answered, so it is healthy. The breaker guards only against silence and overload.
-                Ok(Err(AgentError::Permanent { error })) => {
-                    self.breaker.succeeded();
+                Ok(_) | Err(_) => self.breaker.succeeded(),
+            }
+            let (error, said, status, retry_after) = match answer {
+                Ok(output) => return Some(self.done(output)),
+                Err(AgentError::Permanent { error }) => {
                     return Some(Answer { unsure, ..Outcome::Failed { error }.into() });
                 }
-                Ok(Err(AgentError::Refused { error, status, answer })) => {
-                    self.breaker.succeeded();
+                Err(AgentError::Refused { error, status, answer }) => {
                     return Some(Answer { status: Some(status), answer, unsure, ..Outcome::Failed { error }.into() });
                 }
-                Ok(Err(AgentError::Unusable { error })) => {
-                    self.breaker.succeeded();
-                    return Some(unusable(error));
-                }
-                Ok(Err(AgentError::Accepted { output })) => {
-                    self.breaker.succeeded();
+                Err(AgentError::Unusable { error }) => return Some(unusable(error)),
+                Err(AgentError::Accepted { output }) => {
                     return Some(match self.done(output) {
                         Answer { outcome: Outcome::Done { output }, .. } => Outcome::Accepted { output }.into(),
                         unusable => unusable,
                     });
                 }
-                Ok(Err(AgentError::Stopped { .. })) => {
-                    self.breaker.withdrawn(self.now());
-                    return None;
-                }
-                Ok(Err(AgentError::NotYet { why })) => {
-                    self.breaker.succeeded();
-                    return Some(Outcome::NotYet { why }.into());
-                }
+                Err(AgentError::Stopped { .. }) => return None,
+                Err(AgentError::NotYet { why }) => return Some(Outcome::NotYet { why }.into()),
                 // A repeated call would lack the same thing.
-                Ok(Err(AgentError::NotCalled { error, is_permanent })) => {
-                    self.breaker.withdrawn(self.now());
-                    return Some(if is_permanent {
-                        Answer { unsure, uncalled: true, ..Outcome::Failed { error }.into() }
-                    } else {
-                        Outcome::Unavailable { error, retry_after_ms: None }.into()
-                    });
+                Err(AgentError::NotCalled { error, is_permanent: true }) => {
+                    return Some(Answer { unsure, uncalled: true, ..Outcome::Failed { error }.into() });
                 }
-                Ok(Err(AgentError::Transient { error, said, status, retry_after, is_unwell })) => {
-                    match is_unwell {
-                        true => self.breaker.failed(self.now(), &error),
-                        false => self.breaker.succeeded(),
-                    }
+                Err(AgentError::NotCalled { error, is_permanent: false }) => {
+                    return Some(Outcome::Unavailable { error, retry_after_ms: None }.into());
+                }
+                Err(AgentError::Transient { error, said, status, retry_after, is_unwell: _ }) => {
                     (error, said, status, retry_after)
-                }
-                Err(_) => {
-                    self.breaker.failed(self.now(), "no answer in time");
-                    return None;
                 }
             };
             (unsure, last) = (true, status);

@@ -2,5 +2,6 @@
 
 mod contract;
 mod program;
+mod runtime_api;
 #[path = "../examples/stock.rs"]
 mod stock;

@@ -1,23 +1,17 @@
 //! Goal: one program is a Lambda function and a process beside queues. Method: this test's own program serves the example
 //! in a child process, over HTTP: SQS that the laptop has, and a runtime API of Lambda that brings one batch.
 
+use crate::runtime_api::RuntimeApi;
 use crate::stock;
-use axum::Router;
-use axum::body::Bytes;
-use axum::extract::State;
-use axum::http::HeaderMap;
-use axum::routing::{get, post};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 use stepwarden_agent::{Agent, AgentError, Call, serve};
 use stepwarden_embedded::{Endpoints, Options};
 use tokio::net::TcpListener;
-use tokio::sync::mpsc;
 
 /// Set for the child.
 const SERVES: &str = "STEPWARDEN_AGENT_TEST_SERVES";
@@ -169,52 +163,12 @@ async fn what_a_killed_program_held_is_done_by_the_next_one_at_once() {
     assert!(killed.elapsed() < Duration::from_secs(15), "{:?}", killed.elapsed());
 }
 
-/// The events to bring, and what the function answered.
-#[derive(Clone)]
-struct Api {
-    events: Arc<tokio::sync::Mutex<mpsc::Receiver<Value>>>,
-    answers: mpsc::Sender<Value>,
-}
-
-async fn next(State(api): State<Api>) -> (HeaderMap, String) {
-    let event = api.events.lock().await.recv().await;
-    let Some(event) = event else { std::future::pending().await };
-    let end = (Timestamp::now() + SignedDuration::from_secs(30)).as_millisecond().to_string();
-    let arn = "arn:aws:lambda:local:000000000000:function:shop-stock";
-    let mut headers = HeaderMap::new();
-    headers.insert("lambda-runtime-aws-request-id", "1".parse().unwrap());
-    headers.insert("lambda-runtime-deadline-ms", end.parse().unwrap());
-    headers.insert("lambda-runtime-invoked-function-arn", arn.parse().unwrap());
-    (headers, event.to_string())
-}
-
-async fn answered(State(api): State<Api>, body: Bytes) {
-    api.answers.send(serde_json::from_slice(&body).unwrap()).await.unwrap();
-}
-
 // N3: in Lambda.
 #[tokio::test]
 async fn a_lambda_function_answers_a_batch_and_names_what_to_deliver_again() {
     let (address, sqs, [_, url]) = queues().await;
-    let (events, brought) = mpsc::channel(1);
-    let (answers, mut answer) = mpsc::channel(1);
-    let api = Api { events: Arc::new(tokio::sync::Mutex::new(brought)), answers };
-    let runtime = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let lambda = runtime.local_addr().unwrap().to_string();
-    let routes = Router::new()
-        .route("/2018-06-01/runtime/invocation/next", get(next))
-        .route("/2018-06-01/runtime/invocation/1/response", post(answered))
-        .with_state(api);
-    tokio::spawn(async move { axum::serve(runtime, routes).await });
-    let function = [
-        ("AWS_LAMBDA_RUNTIME_API", lambda.as_str()),
-        ("AWS_LAMBDA_FUNCTION_NAME", "shop-stock"),
-        ("AWS_LAMBDA_FUNCTION_MEMORY_SIZE", "128"),
-        ("AWS_LAMBDA_FUNCTION_VERSION", "1"),
-        ("AWS_LAMBDA_LOG_GROUP_NAME", "x"),
-        ("AWS_LAMBDA_LOG_STREAM_NAME", "x"),
-    ];
-    let _agent = start(address, &function);
+    let mut lambda = RuntimeApi::start().await;
+    let _agent = start(address, &lambda.environment("shop-stock"));
     let record = |id: &str, body: String, receives: &str| json!({"messageId": id, "body": body, "attributes": {"ApproximateReceiveCount": receives}, "eventSource": "aws:sqs"});
     let piano =
         request(3, "stock").replace("reserve\"", "pack\"").replace("\"lamp\"", "\"piano\",\"reservation\":\"R\"");
@@ -224,14 +178,9 @@ async fn a_lambda_function_answers_a_batch_and_names_what_to_deliver_again() {
         record("c", piano, "2"),
         record("d", request(4, "clerk"), "1"),
     ];
-    events.send(json!({"Records": records})).await.unwrap();
-    let answer = tokio::time::timeout(PATIENCE, answer.recv()).await.unwrap().unwrap();
-    let mut failed: Vec<&str> = answer["batchItemFailures"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|one| one["itemIdentifier"].as_str().unwrap())
-        .collect();
+    let answer = lambda.invoke(json!({"Records": records})).await;
+    let failures = answer["batchItemFailures"].as_array().unwrap();
+    let mut failed: Vec<&str> = failures.iter().map(|one| one["itemIdentifier"].as_str().unwrap()).collect();
     failed.sort_unstable();
     assert_eq!(failed, ["b", "d"]);
     let replies = replies(&sqs, &url, 2).await;

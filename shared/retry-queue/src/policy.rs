@@ -1,8 +1,9 @@
 //! How long one attempt may take, when to retry, and when to stop: a task's policy, pinned when it is stored.
 
+use serde_json::json;
 use shared::retry::{Calls, Ladder, Then};
 use shared::time::SignedDuration;
-use shared::workflow::{Step, Workflow};
+use shared::workflow::Workflow;
 
 pub(crate) const STEP: &str = "run";
 /// Time left after a handler's deadline to record the result.
@@ -74,49 +75,15 @@ impl Default for Policy {
 }
 
 impl Policy {
-    /// The workflow, of one step, of `handler`'s tasks.
+    /// The workflow, of one step, of `handler`'s tasks, read as a store reads it: what it does not have is left out.
     pub(crate) fn workflow(&self, handler: &str) -> Workflow {
-        let step = Step {
-            name: STEP.into(),
-            agent: handler.to_owned(),
-            http: None,
-            aws: None,
-            after: Vec::new(),
-            when: None,
-            with: None,
-            output: None,
-            catch: None,
-            value: None,
-            fail: None,
-            wait: None,
-            child: None,
-            remind: None,
-            accept: None,
-            poll: None,
-            pages: false,
-            heartbeat: None,
-            timeout: self.deadline + TO_SETTLE,
-            retry: self.when.ladder(),
-            calls: Calls { attempts: 1, base: SignedDuration::ZERO, cap: SignedDuration::ZERO },
-            on_failure: Then::Error,
-            irreversible: false,
-            late: None,
-            undo: None,
-        };
-        Workflow {
-            name: handler.to_owned(),
-            input: None,
-            on_failure: Then::Error,
-            strict_notices: false,
-            tombstones: false,
-            schema: None,
-            deadline: None,
-            retention: None,
-            config: serde_json::Map::new(),
-            output: None,
-            of_item: false,
-            steps: vec![step],
-        }
+        let step = json!({
+            "name": STEP, "agent": handler, "after": [], "timeout": self.deadline + TO_SETTLE,
+            "retry": self.when.ladder(), "on_failure": Then::Error,
+            "calls": Calls { attempts: 1, base: SignedDuration::ZERO, cap: SignedDuration::ZERO },
+        });
+        let workflow = json!({"name": handler, "on_failure": Then::Error, "steps": [step]});
+        serde_json::from_value(workflow).expect("a workflow of one step")
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::agents::Means;
 use crate::aws::Aws;
 use crate::mask::Mask;
-use crate::remote::{builder, not_called, output, read, traced, unanswered, with_headers};
+use crate::remote::{builder, output, read, refused, traced, unanswered, unready, with_headers};
 use crate::secrets::Secrets;
 use crate::{Agent, AgentError, Call};
 use futures::future::BoxFuture;
@@ -218,16 +218,6 @@ pub(crate) fn judge(
         Found::NotYet(why) => Err(AgentError::NotYet { why }),
         Found::Failed(error) => Err(AgentError::Refused { error, status, answer: Some(answer.clone()) }),
     }
-}
-
-/// Not called, nor will later attempts be.
-fn refused(error: String) -> AgentError {
-    not_called(error, true)
-}
-
-/// Not called until something on this side is fixed.
-fn unready(error: String) -> AgentError {
-    not_called(error, false)
 }
 
 /// The host if it is an address, for which the resolver is not asked.

@@ -77,7 +77,7 @@ impl Held {
     }
 
     /// Renews what is due, for ever.
-    async fn renew(&self, client: Client) {
+    async fn renew(self, client: Client) {
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
             for (queue, due) in self.due() {
@@ -162,10 +162,7 @@ mod tests {
         let hold = |receipt: &String| held.hold(url.clone(), receipt.clone(), end.clone());
         let holdings: Vec<_> = receipts.iter().map(hold).collect();
         assert_eq!(holdings.len(), 12);
-        let renewing = {
-            let (held, sqs) = (held.clone(), sqs.clone());
-            tokio::spawn(async move { held.renew(sqs).await })
-        };
+        let renewing = tokio::spawn(held.clone().renew(sqs.clone()));
         tokio::time::sleep(Duration::from_secs(600)).await;
         assert_eq!(received(&sqs, &url, 0).await, [""; 0], "they are worked on");
         // Twelve messages are two calls, every ten seconds at most.
@@ -185,10 +182,7 @@ mod tests {
         let later = Deadline::from(Timestamp::now() + SignedDuration::from_hours(1));
         let over = held.hold(url.clone(), "1-1-1".into(), past);
         let short = held.hold(url.clone(), "1-2-1".into(), later);
-        let renewing = {
-            let (held, sqs) = (held.clone(), sqs.clone());
-            tokio::spawn(async move { held.renew(sqs).await })
-        };
+        let renewing = tokio::spawn(held.clone().renew(sqs.clone()));
         tokio::time::sleep(RENEW_EVERY - LOOK_EVERY).await;
         drop(short);
         tokio::time::sleep(Duration::from_secs(100)).await;

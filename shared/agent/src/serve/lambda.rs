@@ -5,7 +5,9 @@ use super::queues::Queues;
 use crate::Agent;
 use crate::message::Request;
 use lambda_runtime::{LambdaEvent, service_fn};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use std::collections::HashMap;
 use std::sync::Arc;
 use tokio::task::JoinSet;
 
@@ -22,26 +24,7 @@ struct Record {
     message_id: String,
     body: String,
     #[serde(default)]
-    attributes: Attributes,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "PascalCase")]
-struct Attributes {
-    approximate_receive_count: Option<String>,
-}
-
-/// Which messages to deliver again.
-#[derive(Default, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Failures {
-    batch_item_failures: Vec<Failure>,
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Failure {
-    item_identifier: String,
+    attributes: HashMap<String, String>,
 }
 
 /// Answers batches until the runtime ends.
@@ -54,20 +37,21 @@ pub(super) async fn run(agents: Vec<Agent>, queues: Queues) -> Result<(), ServeE
     lambda_runtime::run(service_fn(answer)).await.map_err(|e| ServeError::Lambda(e.to_string()))
 }
 
-/// Answers the messages of a batch, all at once.
-async fn batch(agents: &Arc<Vec<Agent>>, queues: &Arc<Queues>, batch: Batch) -> Failures {
+/// Answers the messages of a batch, all at once. Says which to deliver again.
+async fn batch(agents: &Arc<Vec<Agent>>, queues: &Arc<Queues>, batch: Batch) -> Value {
     let mut work = JoinSet::new();
     for record in batch.records {
         let (agents, queues) = (Arc::clone(agents), Arc::clone(queues));
         work.spawn(async move {
             let Record { message_id, body, attributes } = record;
-            let deliveries = attributes.approximate_receive_count.and_then(|count| count.parse().ok()).unwrap_or(1);
+            let deliveries =
+                attributes.get("ApproximateReceiveCount").and_then(|count| count.parse().ok()).unwrap_or(1);
             let error = answer(&agents, &queues, &body, deliveries).await.err()?;
             tracing::warn!(message.id = message_id, error, "a message will be delivered again");
-            Some(Failure { item_identifier: message_id })
+            Some(json!({"itemIdentifier": message_id}))
         });
     }
-    Failures { batch_item_failures: work.join_all().await.into_iter().flatten().collect() }
+    json!({"batchItemFailures": work.join_all().await.into_iter().flatten().collect::<Vec<_>>()})
 }
 
 async fn answer(agents: &[Agent], queues: &Queues, body: &str, deliveries: u32) -> Result<(), String> {
