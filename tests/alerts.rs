@@ -22,7 +22,7 @@ const LIFE: Duration = Duration::from_secs(60);
 /// One sweep by a new supervisor, as if the previous one had died.
 async fn sweep(world: &World, name: &str) -> Sweep {
     let engine = world.engine(name, 1, None);
-    let mut supervisor = Supervisor::new(&engine, Settings::new(1, LIFE));
+    let mut supervisor = Supervisor::new(&engine, &*engine.store, Settings::new(1, LIFE));
     let swept = supervisor.sweep().await.unwrap();
     supervisor.release().await;
     swept
@@ -45,7 +45,7 @@ async fn claimed(world: &World, prefix: &str, n: usize) -> Vec<Id> {
     for n in 0..n {
         ids.push(world.accept("noops", &format!("{prefix}-{n}"), json!({})).await);
     }
-    while world.deliver("scheduler", &world.submit.engine).await {}
+    while world.deliver("scheduler", &world.submitting).await {}
     ids
 }
 
@@ -57,7 +57,7 @@ fn events(world: &World, detail_type: &str) -> Vec<Value> {
 }
 
 async fn strain(world: &World) -> Option<Strain> {
-    world.submit.engine.store.read_agents().await.unwrap().strained.remove("noop")
+    world.submitting.store.read_agents().await.unwrap().strained.remove("noop")
 }
 
 // F2, F3: alerts that are owed while the bus is unavailable are all sent once it is back, by independent supervisors.
@@ -69,7 +69,7 @@ async fn alerts_that_are_owed_while_the_bus_is_away_go_out_once_it_is_back() {
     pass(SignedDuration::from_secs(61)).await;
     assert_eq!(sweep(&world, "v0").await.expired, 15);
     pass(SignedDuration::from_secs(11)).await;
-    while world.deliver("scheduler", &world.submit.engine).await {}
+    while world.deliver("scheduler", &world.submitting).await {}
     pass(SignedDuration::from_secs(61)).await;
     sweep(&world, "v1").await;
     // An owed alert is retried after as long as it has been owed already.
@@ -112,7 +112,7 @@ async fn a_sweep_cut_short_marks_no_agent_as_strained() {
     pass(SignedDuration::from_secs(1)).await;
     world.faults("Query", |number, _| (number > 0).then_some(Fault::InternalError));
     let engine = world.engine("v1", 1, None);
-    let mut supervisor = Supervisor::new(&engine, Settings::new(1, LIFE));
+    let mut supervisor = Supervisor::new(&engine, &*engine.store, Settings::new(1, LIFE));
     supervisor.sweep().await.unwrap_err();
     supervisor.release().await;
     assert_eq!(strain(&world).await, None);
@@ -136,7 +136,7 @@ async fn one_agents_trouble_is_told_once_and_stretches_its_back_off() {
         let wait = world.now().duration_until(from);
         waits.push((wait.as_secs_f64().round() as i64, strain(&world).await.unwrap().stretch));
         pass(wait.max(WINDOW) + SignedDuration::from_secs(1)).await;
-        while world.deliver("scheduler", &world.submit.engine).await {}
+        while world.deliver("scheduler", &world.submitting).await {}
     }
     assert_eq!(waits, [(10, 2), (20, 4), (40, 8), (80, 8), (80, 8)]);
     let told = events(&world, AGENT_ALERT);
@@ -147,9 +147,7 @@ async fn one_agents_trouble_is_told_once_and_stretches_its_back_off() {
     assert_eq!(detail["resume"], "stepwarden resume-agent noop --by NAME --reason TEXT");
     assert_eq!(detail["runbook"], "docs/runbook.md#agent-strained");
     // The agent has recovered for long enough.
-    while world.deliver("agent-noop", &world.submit.engine).await | world.deliver("replies", &world.submit.engine).await
-    {
-    }
+    while world.deliver("agent-noop", &world.submitting).await | world.deliver("replies", &world.submitting).await {}
     pass(QUIET + SignedDuration::from_secs(60)).await;
     claimed(&world, "b", 12).await;
     pass(SignedDuration::from_secs(61)).await;
@@ -168,7 +166,7 @@ async fn a_few_tasks_are_not_strain() {
         pass(SignedDuration::from_secs(61)).await;
         let engine = world.engine("v", 1, None);
         let settings = Settings { strain_least: least, ..Settings::new(1, LIFE) };
-        assert_eq!(Supervisor::new(&engine, settings).sweep().await.unwrap().expired, n);
+        assert_eq!(Supervisor::new(&engine, &*engine.store, settings).sweep().await.unwrap().expired, n);
         assert_eq!(strain(&world).await.is_some(), is_strained, "{n} of {n}, at least {least}");
         assert_eq!(events(&world, AGENT_ALERT).len(), usize::from(is_strained));
     }
@@ -180,7 +178,7 @@ async fn a_fifth_of_a_sweep_is_not_strain_but_more_is() {
     for (silent, is_strained) in [(10, false), (11, true)] {
         let world = world(50).await;
         let engine = world.engine("v", 1, None);
-        let mut supervisor = Supervisor::new(&engine, Settings::new(1, LIFE));
+        let mut supervisor = Supervisor::new(&engine, &*engine.store, Settings::new(1, LIFE));
         let ids = claimed(&world, "a", 40 + silent).await;
         // Some orders are done in time and on their next step: the sweep reads them once, and no agent holds them up.
         let mut done = 0;
@@ -191,7 +189,7 @@ async fn a_fifth_of_a_sweep_is_not_strain_but_more_is() {
             done += messages.len();
         }
         pass(SignedDuration::from_secs(30)).await;
-        while world.deliver("replies", &world.submit.engine).await {}
+        while world.deliver("replies", &world.submitting).await {}
         pass(SignedDuration::from_secs(31)).await;
         let swept = supervisor.sweep().await.unwrap();
         assert_eq!(swept.looked_at, ids.len());
@@ -204,10 +202,10 @@ async fn a_fifth_of_a_sweep_is_not_strain_but_more_is() {
 #[tokio::test(start_paused = true)]
 async fn the_alert_of_a_supervisor_that_died_is_sent_by_the_next_one() {
     let world = world(1).await;
-    let now = world.submit.engine.now();
+    let now = world.submitting.now();
     let owed = Strain { since: now, last: now, stretch: 2, held: 10, looked_at: 12, alert_owed: true };
-    assert!(world.submit.engine.store.save_strain("noop", &owed, None).await.unwrap());
-    assert!(!world.submit.engine.store.save_strain("noop", &owed, None).await.unwrap(), "somebody was faster");
+    assert!(world.submitting.store.save_strain("noop", &owed, None).await.unwrap());
+    assert!(!world.submitting.store.save_strain("noop", &owed, None).await.unwrap(), "somebody was faster");
     sweep(&world, "v1").await;
     assert!(events(&world, AGENT_ALERT).is_empty(), "whoever recorded it may be sending it now");
     pass(SignedDuration::from_secs(60)).await;
@@ -224,7 +222,7 @@ async fn the_alert_of_a_supervisor_that_died_is_sent_by_the_next_one() {
 async fn an_idle_supervisor_reads_how_the_agents_stand_once_a_minute() {
     let world = world(1).await;
     let engine = world.engine("v", 1, None);
-    let mut supervisor = Supervisor::new(&engine, Settings::new(1, LIFE));
+    let mut supervisor = Supervisor::new(&engine, &*engine.store, Settings::new(1, LIFE));
     let calls = |name: &str| {
         let counts = world.endpoints.counts();
         counts.operations.iter().filter(|(n, _)| n.ends_with(name)).map(|(_, o)| o.requests).sum::<u64>()

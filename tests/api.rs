@@ -2,7 +2,7 @@
 //! real handler behind the real listener, over the embedded endpoints, whose calls and items are counted.
 
 use crate::support::world::World;
-use crate::support::{northwind, three_noops};
+use crate::support::{listen, northwind, three_noops};
 use edge::problem::CODES;
 use futures::FutureExt;
 use futures::future::join_all;
@@ -36,10 +36,9 @@ impl Api {
         let submit = Arc::clone(&world.submit);
         let handler: stepwarden_local::admission::Handler = Arc::new(move |event| {
             let submit = Arc::clone(&submit);
-            async move { submit::http::handler(&*submit, event).await }.boxed()
+            async move { submit::http::handler(&submit, event).await }.boxed()
         });
-        let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
-        let url = format!("http://{}", listener.local_addr().unwrap());
+        let (listener, url) = listen().await;
         let (access, token) = stepwarden_local::access::Access::open(&Default::default()).unwrap();
         tokio::spawn(stepwarden_local::http::serve(listener, handler, Arc::new(access), std::future::pending()));
         Self { world, url, http: crate::support::http(&token) }
@@ -244,10 +243,10 @@ async fn a_wrong_route_method_or_id_is_refused() {
 #[tokio::test(flavor = "multi_thread")]
 async fn under_overload_an_order_is_refused_with_a_time_to_come_back() {
     let api = Api::start().await;
-    let store = &api.world.submit.engine.store;
+    let store = &api.world.submitting.store;
     let wait = shared::overload::Wait { ms: 40_000, at: api.world.now() };
     let waits = [(shared::order::DEFAULT_TENANT.to_owned(), wait)].into();
-    shared::ports::StateStore::note_wait(store, "agent-payment", &waits).await.unwrap();
+    shared::ports::StateStore::note_wait(&**store, "agent-payment", &waits).await.unwrap();
     let before = api.kept().await;
     let answer = api.send(api.post(Some(b"k"), order(|_| {}).to_string())).await;
     check("overload", &answer, "overloaded", "");
@@ -273,7 +272,7 @@ async fn a_body_of_exactly_the_limit_is_accepted() {
     let answer = api.send(api.post(Some(b"large"), body)).await;
     assert_eq!(answer.status, 202, "{answer:?}");
     // The order also ends: the input is sent in a separate message to each agent.
-    api.world.settle(&api.world.submit.engine).await;
+    api.world.settle(&api.world.submitting).await;
     let id = shared::order::Id(answer.body["order_id"].as_str().unwrap().into());
     assert_eq!(api.world.task(&id).await.process_state(), shared::task::ProcessState::Processed);
 }
@@ -294,7 +293,7 @@ async fn the_same_submission_under_the_same_key_is_one_order() {
     // The same JSON with its keys in another order and more space means the same.
     let reordered = format!("{{ \"input\": {}, \"workflow\": \"order\" }}", northwind(0));
     assert_eq!(api.send(api.post(Some(b"one"), reordered)).await, first);
-    api.world.settle(&api.world.submit.engine).await;
+    api.world.settle(&api.world.submitting).await;
     assert_eq!(api.send(api.post(Some(b"one"), body)).await, first, "after its end too");
 
     let body = order(|i| i["order_ref"] = json!("sixteen")).to_string();
@@ -302,7 +301,7 @@ async fn the_same_submission_under_the_same_key_is_one_order() {
     assert!(answers.iter().all(|answer| answer.status == 202 && *answer == answers[0]), "{answers:?}");
     let (orders, states, _) = api.kept().await;
     assert_eq!((orders, states), (2, 3), "two orders; two tasks and a workflow");
-    api.world.settle(&api.world.submit.engine).await;
+    api.world.settle(&api.world.submitting).await;
     let id = shared::order::Id(answers[0].body["order_id"].as_str().unwrap().into());
     let task = api.world.task(&id).await;
     assert!(task.steps.iter().all(|step| step.attempt == 1 && step.is_settled()), "{task:#?}");
@@ -350,20 +349,6 @@ async fn a_store_that_is_away_is_answered_with_try_again() {
     let answer = api.send(api.post(Some(b"again"), body)).await;
     assert_eq!(answer.status, 202, "{answer:?}");
     assert_eq!(api.kept().await.0, 2);
-}
-
-// F1, F3: the submitter whose first answer was lost still gets the notice that its order was received.
-#[tokio::test(flavor = "multi_thread")]
-async fn the_notice_of_receipt_is_sent_when_the_first_answer_was_lost() {
-    let api = Api::start().await;
-    let body = json!({"workflow": "noops", "reply_queue": "shop", "input": {}}).to_string();
-    // The first submission dies between the transaction and its messages.
-    api.world.faults("SendMessageBatch", |_, _| Some(Fault::InternalError));
-    assert_eq!(api.send(api.post(Some(b"key"), body.clone())).await.status, 202);
-    api.world.no_faults();
-    assert_eq!(crate::support::queued(&api.world.endpoints, "notices-shop"), 0);
-    assert_eq!(api.send(api.post(Some(b"key"), body)).await.status, 202);
-    assert_eq!(crate::support::queued(&api.world.endpoints, "notices-shop"), 1);
 }
 
 // The reader of a queue sees the notices of every order that names it. So only orders of its tenants may name it, over
@@ -418,7 +403,7 @@ async fn a_long_poll_waits_for_a_change_and_no_longer_than_asked() {
     let poll = async |query: &str, tag: Option<&str>| {
         let headers = tag.map_or(json!({}), |tag| json!({"if-none-match": tag}));
         let begin = tokio::time::Instant::now();
-        let answer = submit::http::handler(&*world.submit, get(&path, query, headers)).await;
+        let answer = submit::http::handler(&world.submit, get(&path, query, headers)).await;
         (answer.status_code, begin.elapsed().as_millis())
     };
     for (query, tag, status, ms) in [
@@ -449,9 +434,9 @@ async fn a_long_poll_waits_for_a_change_and_no_longer_than_asked() {
     // end.
     let (changed, ended, ()) = tokio::join!(poll("wait=20", Some("\"0\"")), poll("wait=20", None), async {
         tokio::time::sleep(std::time::Duration::from_secs(5)).await;
-        world.deliver("scheduler", &world.submit.engine).await;
+        world.deliver("scheduler", &world.submitting).await;
         tokio::time::sleep(std::time::Duration::from_secs(5)).await;
-        world.settle(&world.submit.engine).await;
+        world.settle(&world.submitting).await;
     });
     assert!(changed.0 == 200 && (5000..=7000).contains(&changed.1), "{changed:?}");
     assert!(ended.0 == 200 && (10_000..=12_000).contains(&ended.1), "{ended:?}");
@@ -472,7 +457,7 @@ async fn a_deployment_answers_a_long_poll_earlier_than_asked() {
         let begin = tokio::time::Instant::now();
         let longest = std::time::Duration::from_secs(longest);
         let event = get(&format!("/orders/{id}"), query, json!({}));
-        let answer = submit::http::handler_within(&*world.submit, event, longest).await;
+        let answer = submit::http::handler_within(&world.submit, event, longest).await;
         assert_eq!((answer.status_code, begin.elapsed().as_millis()), (status, ms), "{query}, at most {longest:?}");
     }
 }
@@ -491,7 +476,7 @@ async fn a_token_without_a_tenant_is_refused() {
             "body": is_post.then(|| json!({"workflow": "noops", "input": {}}).to_string()),
             "isBase64Encoded": false,
         });
-        let answer = submit::http::handler(&*world.submit, serde_json::from_value(event).unwrap()).await;
+        let answer = submit::http::handler(&world.submit, serde_json::from_value(event).unwrap()).await;
         let answer = serde_json::to_value(answer).unwrap();
         let body: Value = serde_json::from_str(answer["body"].as_str().unwrap()).unwrap();
         (answer["statusCode"].as_i64().unwrap(), body)
@@ -525,7 +510,7 @@ async fn a_trace_goes_with_the_order() {
     let id = answer.json::<Value>().await.unwrap()["order_id"].as_str().unwrap().to_owned();
     // The same order under another trace is the same order.
     assert_eq!(post(b"traced", &TRACE.replace("-b7", "-c8")).send().await.unwrap().status(), 202);
-    let engine = &api.world.submit.engine;
+    let engine = &api.world.submitting;
     api.world.deliver("scheduler", engine).await;
     let request: Value = serde_json::from_str(&api.world.receive("agent-noop").await[0].2).unwrap();
     assert_eq!(request["traceparent"], TRACE);
@@ -538,18 +523,10 @@ async fn a_trace_goes_with_the_order() {
     assert_eq!(status.body["traceparent"], TRACE);
 
     // By message too; a malformed trace context is ignored.
-    api.world
-        .send(
-            "submissions",
-            &json!({"idempotency_key": "m", "traceparent": TRACE, "workflow": "noops", "input": {}}).to_string(),
-        )
-        .await;
-    api.world
-        .send(
-            "submissions",
-            &json!({"idempotency_key": "n", "traceparent": 5, "workflow": "noops", "input": {}}).to_string(),
-        )
-        .await;
+    for (key, trace) in [("m", json!(TRACE)), ("n", json!(5))] {
+        let body = json!({"idempotency_key": key, "traceparent": trace, "workflow": "noops", "input": {}});
+        api.world.send("submissions", &body.to_string()).await;
+    }
     assert!(api.world.deliver("submissions", engine).await);
     let task = async |key: &str| api.world.task(&shared::order::Id::derive("default", key)).await;
     assert_eq!(task("m").await.traceparent.as_deref(), Some(TRACE));

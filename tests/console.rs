@@ -60,16 +60,10 @@ async fn submit(whole: &Whole, workflow: &str, key: &str) -> Id {
         .await
 }
 
-/// Waits until the order has ended in `state` and owes no notice or alert.
-async fn ends(whole: &Whole, id: &Id, state: ProcessState) {
-    let ended = whole.ended(std::slice::from_ref(id)).await;
-    assert_eq!(ended[0].process_state(), state, "{:?}", ended[0].reason);
-}
-
 async fn in_error(whole: &Whole, key: &str) -> Id {
     whole.fault(Service::Payment, ServiceFaults { outage: true, ..ServiceFaults::default() });
     let id = submit(whole, "parcel", key).await;
-    ends(whole, &id, ProcessState::Error).await;
+    whole.ends(&id, ProcessState::Error).await;
     id
 }
 
@@ -135,7 +129,6 @@ async fn the_page_and_its_files_are_served_with_a_strict_policy() {
         assert_eq!(answer.status(), status, "{method} {path}");
         assert_eq!(header(&answer, "content-type"), "application/problem+json", "{method} {path}");
     }
-    whole.system.stop().await;
 }
 
 // The first question at three in the morning: what waits for a person, what is stuck, and why.
@@ -168,21 +161,18 @@ async fn the_overview_says_what_waits_and_why() {
     );
     assert_eq!(all["oldest"]["is_exact"], json!(true));
 
-    let act = |path: String| whole.http.post(format!("{}{path}", whole.system.url));
     let why = json!({"by": "ann", "reason": "ticket 7"});
     // Also while its next attempt is in progress.
     whole.system.pause_agent("payment", true);
-    let retry = act(format!("/orders/{stuck}/actions/retry-now")).json(&why).send().await.unwrap();
-    assert_eq!(retry.status(), 200);
+    assert_eq!(whole.post(&format!("/orders/{stuck}/actions/retry-now"), &why).await.0, 200);
     whole.task_once(&stuck, "is processing", |task| task.process_state() == ProcessState::Processing).await;
     assert_eq!(whole.get("/overview").await["retrying"]["why"][0]["order_id"], json!(stuck));
     for path in [format!("/orders/{stuck}/actions/pause"), "/agents/payment/pause".into()] {
-        assert_eq!(act(path).json(&why).send().await.unwrap().status(), 200);
+        assert_eq!(whole.post(&path, &why).await.0, 200);
     }
     let all = whole.get("/overview").await;
     assert_eq!((&all["paused"]["count"], &all["retrying"]["count"]), (&json!(1), &json!(0)), "{all}");
     assert_eq!(all["paused_agents"]["payment"]["reason"], json!("ticket 7"));
-    whole.system.stop().await;
 }
 
 // A person sees every act, whether it is possible, for which steps, and if not, why.
@@ -210,17 +200,15 @@ async fn the_details_of_an_order_say_which_acts_fit() {
     assert_eq!(fits(&details), wanted.map(|(act, steps)| (act.to_owned(), steps)));
     // The prediction for each act is what the act does.
     for act in details["acts"].as_array().unwrap().iter().filter(|one| one["fits"] == json!(false)) {
-        let url = format!("{}/orders/{id}/actions/{}", whole.system.url, act["act"].as_str().unwrap());
-        let answer = whole.http.post(url).json(&json!({"by": "ann", "reason": "r"})).send().await.unwrap();
-        assert_eq!(answer.status(), 409);
-        assert_eq!(answer.json::<Value>().await.unwrap()["detail"], act["why"]);
+        let path = format!("/orders/{id}/actions/{}", act["act"].as_str().unwrap());
+        let (status, problem) = whole.post(&path, &json!({"by": "ann", "reason": "r"})).await;
+        assert_eq!((status, &problem["detail"]), (409, &act["why"]));
     }
     whole.fault(Service::Payment, ServiceFaults::default());
     let body =
         json!({"by": "ann", "reason": "r", "input": {"total_cents": 2}, "if_version": details["order"]["version"]});
-    let url = format!("{}/orders/{id}/actions/resubmit", whole.system.url);
-    assert_eq!(whole.http.post(url).json(&body).send().await.unwrap().status(), 200);
-    ends(&whole, &id, ProcessState::Processed).await;
+    assert_eq!(whole.post(&format!("/orders/{id}/actions/resubmit"), &body).await.0, 200);
+    whole.ends(&id, ProcessState::Processed).await;
     let details = whole.get(&format!("/details/{id}")).await;
     assert_eq!(details["plan"][0]["input"], json!({"total_cents": 2}));
     assert_eq!(fits(&details), [], "a step that cannot be undone was done: {details}");
@@ -229,7 +217,6 @@ async fn the_details_of_an_order_say_which_acts_fit() {
         (none.status(), none.json::<Value>().await.unwrap()["code"].clone()),
         (StatusCode::NOT_FOUND, json!("no_such_order"))
     );
-    whole.system.stop().await;
 }
 
 // Every queue is listed, with what waits in it, and with its dead letters once.
@@ -239,10 +226,9 @@ async fn queues_are_listed_with_what_waits_and_dead_letters() {
     whole.system.pause_agent("noop", true);
     let id = submit(&whole, "noops", "1").await;
     until("the request", async || (whole.queued("agent-noop") == 1).then_some(())).await;
-    let url = |name: &str| whole.config().queue_url(name);
-    whole.clients.sqs.send_message().queue_url(url("agent-noop-dead")).message_body("x").send().await.unwrap();
-    let delayed = whole.clients.sqs.send_message().queue_url(url("notices-shop")).message_body("x").delay_seconds(60);
-    delayed.send().await.unwrap();
+    whole.send("agent-noop-dead", "x").await;
+    let delayed = whole.clients.sqs.send_message().queue_url(whole.config().queue_url("notices-shop"));
+    delayed.message_body("x").delay_seconds(60).send().await.unwrap();
     let queues = whole.get("/queues").await;
     let row = |name: &str| queues["queues"].as_array().unwrap().iter().find(|q| q["name"] == name).cloned().unwrap();
     let counted =
@@ -258,8 +244,7 @@ async fn queues_are_listed_with_what_waits_and_dead_letters() {
     // set-aside.
     assert_eq!(names.len(), 25, "{names:?}");
     whole.system.pause_agent("noop", false);
-    ends(&whole, &id, ProcessState::Processed).await;
-    whole.system.stop().await;
+    whole.ends(&id, ProcessState::Processed).await;
 }
 
 // Orders are found by the beginning of the submitter's reference, and an unchanged answer is not sent again.
@@ -271,7 +256,7 @@ async fn orders_are_found_by_reference_and_lists_have_an_etag() {
         ids.push(submit(&whole, "noops", key).await);
     }
     for id in &ids {
-        ends(&whole, id, ProcessState::Processed).await;
+        whole.ends(id, ProcessState::Processed).await;
     }
     let found = whole.get("/orders?reference=ref-ab").await;
     let found: Vec<_> = found["orders"].as_array().unwrap().iter().map(|row| row["order_id"].clone()).collect();
@@ -285,5 +270,4 @@ async fn orders_are_found_by_reference_and_lists_have_an_etag() {
     let etag = header(&answer(&whole, Method::GET, "/orders", None).await, "etag").to_owned();
     submit(&whole, "noops", "another").await;
     assert_eq!(answer(&whole, Method::GET, "/orders", Some(&etag)).await.status(), StatusCode::OK);
-    whole.system.stop().await;
 }

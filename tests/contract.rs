@@ -173,6 +173,18 @@ async fn the_state_store_keeps_the_contract() {
     for place in Place::each().await {
         contract::store::suite(&place.store).await;
     }
+    for place in Place::each().await {
+        contract::store::sizes(&place.store).await;
+    }
+    for place in Place::each().await {
+        contract::store::attention(&place.store).await;
+    }
+    for Place { store, .. } in Place::each().await {
+        contract::store::agents(&store, async |name, pause| store.set_agent(name, pause).await).await;
+    }
+    for place in Place::each().await {
+        contract::lease::suite(&place.store).await;
+    }
 }
 
 // Keys of a batch that DynamoDB leaves unprocessed are requested again; only those that stay unprocessed are an outage.
@@ -268,34 +280,6 @@ async fn finds_what_a_cheap_read_misses(place: &Place) {
     // An input that does not exist is not found.
     let (_, nowhere) = contract::pair("cheap-nowhere", 0);
     assert_eq!(place.store.order(&nowhere).await.unwrap(), None);
-}
-
-#[tokio::test]
-async fn records_have_dynamodbs_limits() {
-    for place in Place::each().await {
-        contract::store::sizes(&place.store).await;
-    }
-}
-
-#[tokio::test]
-async fn what_waits_for_a_person_is_found_until_it_does_not() {
-    for place in Place::each().await {
-        contract::store::attention(&place.store).await;
-    }
-}
-
-#[tokio::test]
-async fn how_agents_and_queues_stand_is_kept_entry_by_entry() {
-    for Place { store, .. } in Place::each().await {
-        contract::store::agents(&store, async |name, pause| store.set_agent(name, pause).await).await;
-    }
-}
-
-#[tokio::test]
-async fn the_lease_store_keeps_the_contract() {
-    for place in Place::each().await {
-        contract::lease::suite(&place.store).await;
-    }
 }
 
 #[tokio::test]

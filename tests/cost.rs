@@ -148,6 +148,13 @@ impl Meter {
         }
     }
 
+    /// A request to the API invoked a function, and it has ended.
+    fn invoked(&mut self) {
+        self.end();
+        self.api_requests += 1;
+        self.invocations[0] += 1;
+    }
+
     /// The end of an invocation. Requests are counted as they were sent, except for replies: those of one invocation
     /// share requests if services answer within 3 ms of each other (`functions/agent/src/lib.rs: LINGER`), which a busy
     /// machine cannot show.
@@ -200,8 +207,8 @@ impl Bench {
         bench
     }
 
-    /// What [`ORDERS`] orders with these inputs cost.
-    async fn meter(&self, workflow: &str, way: Way, inputs: impl Fn(usize) -> Value) -> Meter {
+    /// Counts from here on.
+    fn begin(&self) {
         *self.meter.lock().unwrap() = Meter::default();
         let meter = Arc::clone(&self.meter);
         let hook: FaultHook = Arc::new(move |call: &Call<'_>| {
@@ -209,6 +216,16 @@ impl Bench {
             None
         });
         self.world.endpoints.set_fault_hook(Some(hook));
+    }
+
+    /// What has been counted.
+    fn counted(&self) -> Meter {
+        self.meter.lock().unwrap().clone()
+    }
+
+    /// What [`ORDERS`] orders with these inputs cost.
+    async fn meter(&self, workflow: &str, way: Way, inputs: impl Fn(usize) -> Value) -> Meter {
+        self.begin();
         let stored = inputs(0).to_string().len();
         let name = format!("{workflow}-{stored:04}-{}", way as u8);
         let mut ids = Vec::new();
@@ -216,10 +233,7 @@ impl Bench {
             ids.push(shared::order::Id::derive(shared::order::DEFAULT_TENANT, &format!("{name}-{n}")));
             if way != Way::Messages {
                 self.world.accept(workflow, &format!("{name}-{n}"), inputs(n)).await;
-                let mut meter = self.meter.lock().unwrap();
-                meter.end();
-                meter.api_requests += 1;
-                meter.invocations[0] += 1;
+                self.meter.lock().unwrap().invoked();
             }
             if way == Way::Alone {
                 self.settle(1, way).await;
@@ -240,7 +254,7 @@ impl Bench {
         for id in &ids {
             assert_eq!(self.world.task(id).await.process_state(), ProcessState::Processed);
         }
-        self.meter.lock().unwrap().clone()
+        self.counted()
     }
 
     /// Delivers until nothing is left, as Lambda does: receives, invokes, deletes.
@@ -431,6 +445,7 @@ async fn the_cost_sheet_is_what_orders_cost() {
     let mut four = Vec::new();
     for way in WAYS {
         let meter = bench.meter("order", way, northwind).await;
+        assert_eq!((meter.index_units, meter.attention_units), (2 * ORDERS, 0), "{meter:?}");
         write!(line, " {:.2} |", dollars(&meter, way, &prices)).unwrap();
         four.push(meter);
     }
@@ -505,11 +520,11 @@ impl Waits {
     /// What [`ORDERS`] orders of this workflow cost, with at most `most` messages in a batch, of which `then` brings about all that
     /// their beginning does not.
     async fn meter(&self, workflow: &str, most: i32, then: impl AsyncFn(&[shared::order::Id])) -> Meter {
-        self.begin();
+        self.bench.begin();
         let mut ids = Vec::new();
         for n in 0..ORDERS {
             ids.push(self.bench.world.accept(workflow, &format!("{workflow}-{most}-{n}"), json!({})).await);
-            self.invoked(true);
+            self.invoked();
             if most == 1 {
                 self.settle(most).await;
             }
@@ -521,24 +536,13 @@ impl Waits {
             let task = self.bench.world.task(id).await;
             assert_eq!(task.process_state(), ProcessState::Processed, "{task:#?}");
         }
-        self.bench.meter.lock().unwrap().clone()
-    }
-
-    /// Counts from here on.
-    fn begin(&self) {
-        *self.bench.meter.lock().unwrap() = Meter::default();
-        let meter = Arc::clone(&self.bench.meter);
-        let hook: FaultHook = Arc::new(move |call: &Call<'_>| {
-            meter.lock().unwrap().call(call);
-            None
-        });
-        self.bench.world.endpoints.set_fault_hook(Some(hook));
+        self.bench.counted()
     }
 
     /// What this many heartbeats of each of [`ORDERS`] orders cost, `every` apart, with the sweeps in between; and what was counted before
     /// them.
     async fn beats(&self, workflow: &str, times: usize, every: shared::time::SignedDuration) -> (Meter, Meter) {
-        self.begin();
+        self.bench.begin();
         let world = &self.bench.world;
         let mut ids = Vec::new();
         for n in 0..ORDERS {
@@ -552,47 +556,41 @@ impl Waits {
             ids.push(id);
         }
         self.bench.meter.lock().unwrap().end();
-        let before = self.bench.meter.lock().unwrap().clone();
+        let before = self.bench.counted();
         for _ in 0..times {
             world.pass(every);
             for id in &ids {
                 // As the route does, whose address only the record can prove.
-                world.submit.engine.store.load(id).await.unwrap();
+                world.submitting.store.load(id).await.unwrap();
                 world.submit.beat(id, "a", 1, Progress::default()).await.unwrap();
-                self.invoked(true);
+                self.invoked();
             }
             // A sweep that finds the old CompleteBy, which the skew of the clocks puts off.
             tokio::time::advance(std::time::Duration::from_millis(100)).await;
-            let settings = supervisor::Settings::new(1, std::time::Duration::from_secs(20));
-            supervisor::handler(&self.supervisor, settings).await.unwrap();
-            self.bench.meter.lock().unwrap().end();
+            self.supervise().await;
         }
         world.no_faults();
-        (self.bench.meter.lock().unwrap().clone(), before)
+        (self.bench.counted(), before)
     }
 
     /// What the submissions of [`ORDERS`] orders with this many labels cost.
     async fn labels(&self, count: usize) -> Meter {
-        self.begin();
+        self.bench.begin();
         let labels: Vec<String> = (0..count).map(|n| format!("label-{n}")).collect();
         for n in 0..ORDERS {
-            let body = json!({"workflow": "plain", "input": {}, "labels": labels}).to_string();
-            let submission = submit::submission::parse(body.as_bytes()).unwrap();
+            let body = json!({"workflow": "plain", "input": {}, "labels": labels});
             let key = format!("labels-{count}-{n}");
-            self.bench.world.submit.accept(shared::order::DEFAULT_TENANT, &key, submission).await.unwrap();
-            self.invoked(true);
+            self.bench.world.try_accept(shared::order::DEFAULT_TENANT, &key, &body).await.unwrap();
+            self.invoked();
         }
-        let counted = self.bench.meter.lock().unwrap().clone();
+        let counted = self.bench.counted();
         self.settle(1).await;
         counted
     }
 
-    /// A function was invoked, by a request to the API or not.
-    fn invoked(&self, by_request: bool) {
-        let mut meter = self.bench.meter.lock().unwrap();
-        meter.end();
-        meter.api_requests += usize::from(by_request);
-        meter.invocations[0] += usize::from(by_request);
+    /// A function was invoked by a request to the API.
+    fn invoked(&self) {
+        self.bench.meter.lock().unwrap().invoked();
     }
 
     async fn settle(&self, most: i32) {
@@ -601,17 +599,21 @@ impl Waits {
 
     /// One sweep, whose own reads are those of every idle one, and then what it sent.
     async fn sweep(&self, most: i32) {
-        let settings = supervisor::Settings::new(1, std::time::Duration::from_secs(20));
-        supervisor::handler(&self.supervisor, settings).await.unwrap();
-        self.invoked(false);
+        self.supervise().await;
         self.settle(most).await;
+    }
+
+    async fn supervise(&self) {
+        let settings = supervisor::Settings::new(1, std::time::Duration::from_secs(20));
+        supervisor::handler(&self.supervisor, &*self.supervisor.store, settings).await.unwrap();
+        self.bench.meter.lock().unwrap().end();
     }
 
     /// The events of these orders, each by a request.
     async fn events(&self, ids: &[shared::order::Id], most: i32) {
         for id in ids {
             self.bench.world.submit.deliver(id, "e", "k", json!({}), None).await.unwrap();
-            self.invoked(true);
+            self.invoked();
             if most == 1 {
                 self.settle(most).await;
             }
@@ -621,12 +623,12 @@ impl Waits {
 
     /// Days with a sweep each, and no request.
     async fn quiet(&self, days: usize, most: i32) {
-        let before = self.bench.meter.lock().unwrap().clone();
+        let before = self.bench.counted();
         for _ in 0..days {
             tokio::time::advance(DAY).await;
             self.sweep(most).await;
         }
-        let after = self.bench.meter.lock().unwrap().clone();
+        let after = self.bench.counted();
         let counted = |m: &Meter| (m.writes, m.half_read_units, m.sqs_requests, m.invocations);
         assert_eq!(counted(&before), counted(&after), "a wait costs nothing while it lasts");
     }
@@ -753,11 +755,11 @@ const LONGEST_DELAY: std::time::Duration = std::time::Duration::from_secs(900);
 
 /// What a list of so many items costs: an order that makes a call for each, 100 at a time.
 async fn list(waits: &Waits, items: usize) -> Meter {
-    waits.begin();
+    waits.bench.begin();
     let world = &waits.bench.world;
     let input: Value = (0..items).collect();
     let id = world.accept("list", &format!("list-{items}"), json!({ "items": input })).await;
-    waits.invoked(true);
+    waits.invoked();
     // The looks that no end of an order brings come a second later.
     for _ in 0..items {
         waits.settle(10).await;
@@ -770,7 +772,7 @@ async fn list(waits: &Waits, items: usize) -> Meter {
     let task = world.task(&id).await;
     assert_eq!(task.process_state(), ProcessState::Processed, "{:?}", task.reason);
     assert_eq!(task.steps[1].output, Some(json!({ "done": items })));
-    let counted = waits.bench.meter.lock().unwrap().clone();
+    let counted = waits.bench.counted();
     // A look that is left must not be counted for the next list.
     tokio::time::advance(LONGEST_DELAY).await;
     waits.settle(10).await;

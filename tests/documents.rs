@@ -2,17 +2,11 @@
 //! exist, as do the targets, packages and tests of its commands. The commands themselves are run by
 //! `infra/cli/tests/documents.rs`.
 
+use crate::packages::packages;
+use crate::support::page::{read, root};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
-}
-
-fn read(path: &str) -> String {
-    std::fs::read_to_string(root().join(path)).unwrap_or_else(|e| panic!("{path}: {e}"))
-}
 
 /// Every page for people: its path from the root, and its text.
 fn pages() -> Vec<(String, String)> {
@@ -87,8 +81,7 @@ fn every_link_leads_somewhere() {
             if !full.exists() {
                 wrong.push(format!("{page}: {target} is not there"));
             } else if !anchor.is_empty() && full.extension().is_some_and(|e| e == "md") {
-                let there = std::fs::read_to_string(&full).unwrap();
-                if !anchors(&there).contains(anchor) {
+                if !anchors(&read(&place)).contains(anchor) {
                     wrong.push(format!("{page}: {target} has no such heading"));
                 }
             }
@@ -152,11 +145,7 @@ fn every_command_names_a_target_a_package_and_a_test_that_there_is() {
     let makefile = read("Makefile");
     let phony = makefile.lines().find_map(|line| line.strip_prefix(".PHONY: ")).expect("the list of targets");
     let targets: BTreeSet<&str> = phony.split_whitespace().collect();
-    let mut cargo = std::process::Command::new(env!("CARGO"));
-    cargo.args(["metadata", "--no-deps", "--format-version", "1"]).current_dir(root());
-    let metadata = cargo.output().unwrap().stdout;
-    let metadata: Value = serde_json::from_slice(&metadata).unwrap();
-    let packages = metadata["packages"].as_array().unwrap();
+    let packages = packages();
     let mut wrong = Vec::new();
     let mut looked_at = 0;
     let of_pages = pages().into_iter().map(|(page, text)| (page, commands(&text)));

@@ -9,6 +9,8 @@ use shared::order::Id;
 use shared::task::ProcessState;
 use std::time::Duration;
 
+/// The external agent's queue.
+const REQUESTS: &str = "agent-gift-wrap";
 /// Position of the step that the test does.
 const WRAP: usize = 1;
 
@@ -29,10 +31,8 @@ async fn start(timeout: &str) -> (Whole, Id) {
 
 /// The next request, and the message that it came in.
 async fn request(whole: &Whole) -> (Value, Message) {
-    let url = whole.config().queue_url(&format!("agent-{EXTERNAL}"));
     until("a request", async || {
-        let received = whole.clients.sqs.receive_message().queue_url(&url).wait_time_seconds(1).send().await.unwrap();
-        let message = received.messages.unwrap_or_default().pop()?;
+        let message = whole.receive(REQUESTS).await.pop()?;
         Some((serde_json::from_str(message.body().unwrap()).unwrap(), message))
     })
     .await
@@ -47,24 +47,10 @@ fn reply(request: &Value, more: Value) -> Value {
     reply
 }
 
-async fn send(whole: &Whole, body: &str) {
-    let url = whole.config().queue_url("replies");
-    whole.clients.sqs.send_message().queue_url(&url).message_body(body).send().await.unwrap();
-}
-
 async fn answer(whole: &Whole, more: Value) -> Value {
     let (request, message) = request(whole).await;
-    send(whole, &reply(&request, more).to_string()).await;
-    let url = whole.config().queue_url(&format!("agent-{EXTERNAL}"));
-    whole
-        .clients
-        .sqs
-        .delete_message()
-        .queue_url(&url)
-        .receipt_handle(message.receipt_handle.unwrap())
-        .send()
-        .await
-        .unwrap();
+    whole.send("replies", &reply(&request, more).to_string()).await;
+    whole.delete(REQUESTS, message).await;
     request
 }
 
@@ -83,11 +69,8 @@ async fn a_reply_of_plain_json_moves_the_order_on() {
         "calls": {"attempts": 5, "base": "PT0.1S", "cap": "PT5S"}, "input": {"paper": "red"},
     });
     assert_eq!(asked, wanted);
-    let task = whole.ended(&[id]).await.remove(0);
-    assert_eq!(
-        (task.process_state(), &task.steps[WRAP].output),
-        (ProcessState::Processed, &Some(json!({"paper": "red"})))
-    );
+    let task = whole.ends(&id, ProcessState::Processed).await;
+    assert_eq!(task.steps[WRAP].output, Some(json!({"paper": "red"})));
     assert_eq!(whole.set_aside(), 0);
 }
 
@@ -97,7 +80,7 @@ async fn a_long_output_is_kept_and_shown_to_those_who_ask() {
     let (whole, id) = start("30s").await;
     let output = json!({"paper": "x".repeat(200_000)});
     answer(&whole, json!({"outcome": "done", "output": output})).await;
-    assert_eq!(whole.ended(std::slice::from_ref(&id)).await[0].process_state(), ProcessState::Processed);
+    whole.ends(&id, ProcessState::Processed).await;
     let step = async |query: &str| whole.get(&format!("/orders/{id}{query}")).await["steps"][WRAP].clone();
     let (short, full) = (step("").await, step("?output=wrap").await);
     assert_eq!((&short["output"], &short["output_bytes"]), (&json!(null), &json!(output.to_string().len())));
@@ -121,12 +104,8 @@ async fn each_outcome_means_what_the_page_says() {
         (&json!("undo"), &third["idempotency_key"], &json!(4))
     );
     assert_ne!(undo["idempotency_key"], undo["undoes"]);
-    let task = whole.ended(&[id]).await.remove(0);
-    assert_eq!(
-        (task.process_state(), task.steps[WRAP].failures),
-        (ProcessState::Undone, 1),
-        "a deferral is no failure"
-    );
+    let task = whole.ends(&id, ProcessState::Undone).await;
+    assert_eq!(task.steps[WRAP].failures, 1, "a deferral is no failure");
     assert_eq!(task.reason.as_deref(), Some("`wrap` failed: too large to wrap"));
 }
 
@@ -138,14 +117,13 @@ async fn late_and_duplicate_replies_change_nothing() {
     let (late, _) = request(&whole).await;
     let (current, _) = request(&whole).await;
     assert_eq!((&current["attempt"], &current["idempotency_key"]), (&json!(2), &late["idempotency_key"]));
-    send(&whole, &reply(&late, json!({"outcome": "failed", "error": "late"})).to_string()).await;
+    whole.send("replies", &reply(&late, json!({"outcome": "failed", "error": "late"})).to_string()).await;
     replies_are_read(&whole).await;
     let done = reply(&current, json!({"outcome": "done"})).to_string();
-    send(&whole, &done).await;
-    let task = whole.ended(std::slice::from_ref(&id)).await.remove(0);
-    assert_eq!(task.process_state(), ProcessState::Processed, "{:?}", task.log);
+    whole.send("replies", &done).await;
+    let task = whole.ends(&id, ProcessState::Processed).await;
     for again in [done, reply(&current, json!({"outcome": "failed", "error": "no"})).to_string()] {
-        send(&whole, &again).await;
+        whole.send("replies", &again).await;
     }
     replies_are_read(&whole).await;
     assert_eq!(whole.task(&id).await.version, task.version);
@@ -164,11 +142,13 @@ async fn a_message_that_is_not_a_reply_is_set_aside() {
         reply(&asked, json!({"outcome": "done"})).to_string().replace("\"reply\"", "\"answer\""),
     ];
     for body in &bad {
-        send(&whole, body).await;
+        whole.send("replies", body).await;
     }
     until("all are set aside", async || (whole.set_aside() == bad.len()).then_some(())).await;
     // An output that is too long is a permanent failure that says so.
-    send(&whole, &reply(&asked, json!({"outcome": "done", "output": "x".repeat(256 * 1024)})).to_string()).await;
+    whole
+        .send("replies", &reply(&asked, json!({"outcome": "done", "output": "x".repeat(256 * 1024)})).to_string())
+        .await;
     let task = whole.task_once(&id, "failed", |task| task.reason.is_some()).await;
     assert!(task.reason.as_deref().unwrap().contains("the limit is 262144"), "{:?}", task.reason);
 }
@@ -178,7 +158,7 @@ async fn a_message_that_is_not_a_reply_is_set_aside() {
 async fn no_built_in_agent_takes_an_external_agents_requests() {
     let (whole, id) = start("30s").await;
     let seen = whole.task_once(&id, "asked", |task| count(task, Kind::Claimed, WRAP) == 1).await;
-    until("the request is there", async || (whole.queued(&format!("agent-{EXTERNAL}")) == 1).then_some(())).await;
+    until("the request is there", async || (whole.queued(REQUESTS) == 1).then_some(())).await;
     tokio::time::sleep(Duration::from_millis(200)).await;
     assert_eq!(whole.task(&id).await.version, seen.version);
     let agents = whole.get("/agents").await;
@@ -216,7 +196,7 @@ async fn an_input_that_the_schema_refuses_is_not_stored() {
     let (status, accepted) = ask("k", json!({"cents": 5})).await;
     assert_eq!(status, 202, "the key is still free: {accepted}");
     let id = shared::order::Id(accepted["order_id"].as_str().unwrap().into());
-    assert_eq!(whole.ended(&[id]).await[0].process_state(), ProcessState::Processed);
+    whole.ends(&id, ProcessState::Processed).await;
 }
 
 // L6: heartbeats of any program that can send a POST: they keep the attempt, carry progress, and end it after a cancel.
@@ -225,9 +205,7 @@ async fn a_worker_of_a_long_step_says_that_it_works_and_is_told_to_stop() {
     let whole = Whole::start(&[gift("12h", "heartbeat = \"1s\"")]).await;
     let id = whole.submit("gift-1", &json!({"workflow": "gift", "input": {}})).await;
     let (request, message) = request(&whole).await;
-    let requests = whole.config().queue_url(&format!("agent-{EXTERNAL}"));
-    let delete = whole.clients.sqs.delete_message().queue_url(&requests);
-    delete.receipt_handle(message.receipt_handle.unwrap()).send().await.unwrap();
+    whole.delete(REQUESTS, message).await;
     let told = &request["heartbeat"];
     assert_eq!(told["every_ms"], 1000);
     let address = told["url"].as_str().unwrap();
@@ -249,8 +227,7 @@ async fn a_worker_of_a_long_step_says_that_it_works_and_is_told_to_stop() {
     assert_eq!(seen.0["complete_by"], seen.1["complete_by"]);
 
     let cancel = json!({"type": "cancel", "task_id": id, "by": "ann", "reason": "no paper"}).to_string();
-    let url = whole.config().queue_url("scheduler");
-    whole.clients.sqs.send_message().queue_url(&url).message_body(cancel).send().await.unwrap();
+    whole.send("scheduler", &cancel).await;
     let answer = until("the worker is told to stop", async || {
         let (status, answer) = beat(50).await;
         (status != 200).then_some((status, answer))
@@ -259,5 +236,5 @@ async fn a_worker_of_a_long_step_says_that_it_works_and_is_told_to_stop() {
     assert_eq!((answer.0, &answer.1["code"]), (409, &json!("attempt_over")), "{answer:?}");
     let undo = self::answer(&whole, json!({"outcome": "done"})).await;
     assert_eq!((&undo["direction"], undo.get("heartbeat")), (&json!("undo"), None));
-    assert_eq!(whole.ended(&[id]).await[0].process_state(), ProcessState::Undone);
+    whole.ends(&id, ProcessState::Undone).await;
 }

@@ -12,9 +12,7 @@ use shared::task::ProcessState;
 use shared::time::SignedDuration;
 
 async fn accept(world: &World, tenant: &str, key: &str) -> Id {
-    let body = json!({"workflow": "noops", "reply_queue": "shop", "input": {}}).to_string();
-    let submission = submit::submission::parse(body.as_bytes()).unwrap();
-    world.submit.accept(tenant, key, submission).await.unwrap()
+    world.try_accept(tenant, key, &json!({"workflow": "noops", "reply_queue": "shop", "input": {}})).await.unwrap()
 }
 
 // J2: one tenant's backlog of thousands, in every queue, does not hold up another tenant's single order.
@@ -22,7 +20,7 @@ async fn accept(world: &World, tenant: &str, key: &str) -> Id {
 async fn a_tenants_backlog_does_not_hold_up_the_order_of_another() {
     const BACKLOG: usize = 2500;
     let world = World::start(&[three_noops("3600s")], None).await;
-    let engine = &*world.submit.engine;
+    let engine = &world.submitting;
     let task = world.task(&accept(&world, "large", "one").await).await;
     let workflow = engine.workflow(&task.workflow_hash).await.unwrap();
     world.deliver("scheduler", engine).await;
@@ -63,7 +61,7 @@ async fn a_tenants_backlog_does_not_hold_up_the_order_of_another() {
 // agents.
 #[tokio::test(flavor = "multi_thread")]
 async fn each_class_waits_in_a_queue_of_its_own() {
-    let whole = Whole::start_waking(&[trip("trip", "60s", 5, "")]).await;
+    let whole = Whole::start_with(&[trip("trip", "60s", 5, "")], |options| options.begins = false).await;
     for consumer in ["scheduler", "inventory"] {
         whole.system.pause_agent(consumer, true);
     }
@@ -95,13 +93,12 @@ async fn without_classes_there_is_one_queue() {
     let world = World::start(&[three_noops("60s")], None).await;
     let config = stepwarden_aws::Config { priority_classes: false, ..world.config.clone() };
     let engine = stepwarden_aws::engine(&config, &world.clients, stepwarden_aws::wall_clock());
-    let body = json!({"workflow": "noops", "priority": "high", "input": {}}).to_string();
-    let submission = submit::submission::parse(body.as_bytes()).unwrap();
-    let id = world.submit.accept("acme", "one", submission).await.unwrap();
+    let body = json!({"workflow": "noops", "priority": "high", "input": {}});
+    let id = world.try_accept("acme", "one", &body).await.unwrap();
     assert_eq!(crate::support::queued(&world.endpoints, "scheduler-high"), 1);
     // The Wake that submit sent is read by a scheduler with priority classes; from then on there are none.
     world.deliver("scheduler-high", &engine).await;
     assert_eq!(["agent-noop-high", "agent-noop"].map(|q| crate::support::queued(&world.endpoints, q)), [0, 1]);
     world.settle(&engine).await;
-    assert_eq!(world.submit.engine.store.load(&id).await.unwrap().unwrap().process_state(), ProcessState::Processed);
+    assert_eq!(world.submitting.store.load(&id).await.unwrap().unwrap().process_state(), ProcessState::Processed);
 }

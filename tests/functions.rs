@@ -1,12 +1,12 @@
 //! Goal: on a laptop a `lambda` step calls the URL or the program that stands for its function, bounded in time and size,
 //! and a workflow that nothing stands for is refused with what to add. Method: the whole system in one process.
 
-use crate::support::{Whole, until, workflow};
+use crate::support::{Whole, listen, until, workflow};
 use axum::Json;
 use axum::http::HeaderMap;
 use axum::routing::post;
 use serde_json::{Value, json};
-use shared::task::ProcessState;
+use shared::task::{ProcessState, Task};
 use std::path::Path;
 use stepwarden_embedded::Durability;
 use stepwarden_local::functions::{Target, target};
@@ -16,9 +16,15 @@ use stepwarden_local::system::{Options, System};
 const HEAD: &str =
     r#"default = { timeout = "20s", retry = { max = 2, backoff = ["20ms"] }, calls = { attempts = 1 } }"#;
 
-async fn ends(whole: &Whole, workflow: &str, input: Value) -> shared::task::Task {
+/// A system with stand-ins for Lambda functions, as `--lambda` takes them.
+async fn start(workflows: &[String], functions: &[&str]) -> Whole {
+    let functions = functions.iter().map(|text| target(text).unwrap()).collect();
+    Whole::start_with(workflows, |options| options.functions = functions).await
+}
+
+async fn ends(whole: &Whole, workflow: &str, input: Value, state: ProcessState) -> Task {
     let id = whole.submit(workflow, &json!({"workflow": workflow, "input": input})).await;
-    whole.ended(&[id]).await.remove(0)
+    whole.ends(&id, state).await
 }
 
 // K5: a program reads the event and writes the result; a URL gets a POST.
@@ -28,8 +34,8 @@ async fn programs_and_urls_stand_for_functions() {
         assert!(headers["idempotency-key"].to_str().unwrap().ends_with(":price:do"), "{headers:?}");
         Json(json!({"cents": event["sku"].as_str().unwrap().len() * 100}))
     };
-    let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
-    let url = format!("price=http://{}/price", listener.local_addr().unwrap());
+    let (listener, url) = listen().await;
+    let url = format!("price={url}/price");
     let router = axum::Router::new().route("/price", post(price));
     tokio::spawn(async move { axum::serve(listener, router).await });
     let text = format!(
@@ -60,9 +66,8 @@ lambda = {{ function = "pack", done = ["AlreadyPacked"] }}
     // The first gives back what it gets; the last two fail as a function does.
     let pick = r#"pick=cat >/dev/null; echo '{"errorType": "OutOfStock", "errorMessage": "none"}'; exit 1"#;
     let pack = r#"pack=cat >/dev/null; echo '{"errorType": "AlreadyPacked", "errorMessage": "today"}'; exit 1"#;
-    let whole = Whole::with_functions(&[text], &["stock=cat", &url, pick, pack]).await;
-    let task = ends(&whole, "sale", json!({"sku": "a-b"})).await;
-    assert_eq!(task.process_state(), ProcessState::Processed, "{:?}", task.log);
+    let whole = start(&[text], &["stock=cat", &url, pick, pack]).await;
+    let task = ends(&whole, "sale", json!({"sku": "a-b"}), ProcessState::Processed).await;
     let stock = task.steps[0].output.as_ref().unwrap();
     assert_eq!(stock["sku"], "a-b");
     assert_eq!(stock["key"], format!("{}:stock:do", stock["order"].as_str().unwrap()));
@@ -89,17 +94,15 @@ async fn a_program_is_bounded() {
     let pid = folder.path().join("pid");
     let hangs = format!("hangs=echo $$ > {}; sleep 60 | cat", pid.display());
     let functions = ["fails=echo first >&2; echo no room >&2; exit 3", &hangs, "dies=kill -9 $$", "long=cat /dev/zero"];
-    let whole = Whole::with_functions(&[text, long], &functions).await;
-    let task = ends(&whole, "bad", json!({})).await;
+    let whole = start(&[text, long], &functions).await;
+    let task = ends(&whole, "bad", json!({}), ProcessState::Processed).await;
     let error = |step: usize| task.steps[step].error.clone().unwrap_or_default();
     assert_eq!(error(0), "the function failed: Exit3: no room (1 call)");
     assert_eq!(error(2), "the function failed: Signal9 (1 call)");
-    assert_eq!(task.process_state(), ProcessState::Processed, "{:?}", task.log);
     let pid = std::fs::read_to_string(&pid).unwrap();
     let process = Path::new("/proc").join(pid.trim());
     until("the program has ended", async || (!process.exists()).then_some(())).await;
-    let task = ends(&whole, "long", json!({})).await;
-    assert_eq!(task.process_state(), ProcessState::Undone);
+    let task = ends(&whole, "long", json!({}), ProcessState::Undone).await;
     let error = task.steps[0].error.clone().unwrap_or_default();
     assert!(error.contains("longer than 1048576 bytes"), "{error}");
 }

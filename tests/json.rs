@@ -2,8 +2,9 @@
 //! depth makes a record unreadable, and no key and no digit is lost silently. Method: the whole system in one process,
 //! with a service and an agent of this test that give hostile answers.
 
-use crate::support::{EXTERNAL, Whole, until};
+use crate::support::{EXTERNAL, Whole, listen, until};
 use aws_sdk_dynamodb::types::AttributeValue;
+use aws_sdk_sqs::types::Message;
 use axum::body::Bytes;
 use axum::extract::Path;
 use reqwest::header::CONTENT_TYPE;
@@ -35,8 +36,8 @@ struct Service {
 
 impl Service {
     async fn start() -> Self {
-        let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
-        let service = Self { url: format!("http://{}", listener.local_addr().unwrap()), ..Self::default() };
+        let (listener, url) = listen().await;
+        let service = Self { url, ..Self::default() };
         let served = service.clone();
         let handler = move |Path(name): Path<String>, body: Bytes| async move {
             served.asked.lock().unwrap().push((name.clone(), serde_json::from_slice(&body).unwrap_or_default()));
@@ -83,6 +84,13 @@ async fn act(whole: &Whole, id: &Id, name: &str, more: &str) -> (u16, Value) {
     post(whole, &format!("/orders/{id}/actions/{name}"), &format!("{{\"by\": \"ann\", \"reason\": \"r\"{more}}}")).await
 }
 
+/// The same act on all orders in Error.
+async fn act_on_many(whole: &Whole, name: &str, more: &str) -> (u16, Value) {
+    let filter = r#"{"state": "Error", "workflow": "odd"}"#;
+    let job = format!("{{\"action\": \"{name}\", \"filter\": {filter}, \"by\": \"ann\", \"reason\": \"r\"{more}}}");
+    post(whole, "/jobs", &job).await
+}
+
 async fn stopped(whole: &Whole, id: &Id, step: usize) -> Task {
     // With its alert sent, which is one more version.
     let has_failed = |task: &Task| {
@@ -107,8 +115,7 @@ async fn all_is_readable(whole: &Whole, id: &Id) {
 /// Sends `body` to the queue of submissions, and waits for the reason why it was set aside.
 async fn set_aside(whole: &Whole, body: &str) -> String {
     let before = whole.events().len();
-    let url = whole.config().queue_url("submissions");
-    whole.clients.sqs.send_message().queue_url(url).message_body(body).send().await.unwrap();
+    whole.send("submissions", body).await;
     let is_aside = |event: &Arc<Event>| event.detail_type == MESSAGE_ALERT;
     let event = until("it is set aside", async || whole.events().into_iter().skip(before).find(is_aside)).await;
     let detail: Value = serde_json::from_str(&event.detail).unwrap();
@@ -140,11 +147,10 @@ async fn every_character_travels_through_every_message() {
     assert_eq!(service.asked("second")["input"], json!({ "again": NASTY }));
     let more = json!({"by": NASTY, "reason": NASTY, "output": { "by hand": NASTY }}).to_string();
     assert_eq!(post(&whole, &format!("/orders/{id}/actions/mark-done"), &more).await.0, 200);
-    whole.task_once(&id, "done", |task| task.process_state() == ProcessState::Processed).await;
+    whole.ends(&id, ProcessState::Processed).await;
     let more = json!({"by": NASTY, "reason": NASTY}).to_string();
     assert_eq!(post(&whole, &format!("/orders/{id}/actions/undo"), &more).await.0, 200);
-    let task = whole.ended(&[id]).await.remove(0);
-    assert_eq!(task.process_state(), ProcessState::Undone, "{:#?}", task.log);
+    whole.ends(&id, ProcessState::Undone).await;
     assert_eq!(service.asked("un-first")["output"], json!({ NASTY: NASTY }));
     assert_eq!(service.asked("un-second")["output"], json!({ "by hand": NASTY }));
     assert_eq!(whole.set_aside(), 0);
@@ -171,13 +177,13 @@ async fn what_is_nested_too_deep_is_refused_at_every_door() {
     service.answer("first", 200, &nested(MAX_DEPTH));
     let body = serde_json::from_str(&order(MAX_DEPTH - 1)).unwrap();
     let id = whole.submit("deepest", &body).await;
-    whole.task_once(&id, "done", |task| task.process_state() == ProcessState::Processed).await;
+    whole.ends(&id, ProcessState::Processed).await;
     assert_eq!(service.asked("second")["outputs"]["first"].to_string(), nested(MAX_DEPTH));
     all_is_readable(&whole, &id).await;
     assert_eq!(act(&whole, &id, "undo", "").await.0, 200);
     // The answer to an undo is not stored, so it may be anything.
     service.answer("un-second", 200, &nested(500));
-    assert_eq!(whole.ended(std::slice::from_ref(&id)).await[0].process_state(), ProcessState::Undone);
+    whole.ends(&id, ProcessState::Undone).await;
 
     for depth in [MAX_DEPTH + 1, 125, 126, 127, 5000] {
         service.answer("first", 200, &nested(depth));
@@ -191,10 +197,7 @@ async fn what_is_nested_too_deep_is_refused_at_every_door() {
         ] {
             let (status, problem) = act(&whole, &id, name, &more).await;
             assert!((400..410).contains(&status) && problem.to_string().contains("nested"), "{name}: {problem}");
-            let filter = r#"{"state": "Error", "workflow": "odd"}"#;
-            let job =
-                format!("{{\"action\": \"{name}\", \"filter\": {filter}, \"by\": \"ann\", \"reason\": \"r\"{more}}}");
-            let (_, answer) = post(&whole, "/jobs", &job).await;
+            let (_, answer) = act_on_many(&whole, name, &more).await;
             assert!(answer.to_string().contains("nested"), "{name}: {answer}");
         }
         assert_eq!(whole.task(&id).await.version, task.version, "nothing was changed");
@@ -241,10 +244,7 @@ async fn keys_and_digits_are_kept_or_refused_at_every_door() {
             let more = format!(", \"{field}\": {input}");
             let (status, problem) = act(&whole, &id, name, &more).await;
             assert_eq!((status, problem.to_string().contains(named)), (400, true), "{problem}");
-            let filter = r#"{"state": "Error"}"#;
-            let job =
-                format!("{{\"action\": \"{name}\", \"filter\": {filter}, \"by\": \"a\", \"reason\": \"r\"{more}}}");
-            let (status, problem) = post(&whole, "/jobs", &job).await;
+            let (status, problem) = act_on_many(&whole, name, &more).await;
             assert_eq!((status, problem.to_string().contains(named)), (400, true), "{problem}");
         }
         assert_eq!(whole.task(&id).await.version, task.version);
@@ -301,7 +301,7 @@ async fn a_reply_that_cannot_be_read_settles_its_step() {
         if said.contains("done") {
             assert_eq!(act(&whole, &id, "undo", "").await.0, 200);
             answer(&whole, &id, said).await;
-            assert_eq!(whole.ended(&[id]).await[0].process_state(), ProcessState::Undone);
+            whole.ends(&id, ProcessState::Undone).await;
         }
     }
     assert_eq!(whole.set_aside(), 0);
@@ -314,21 +314,16 @@ async fn reply(whole: &Whole, id: &Id, output: &str) {
 
 /// Receives the request and replies with other fields.
 async fn answer(whole: &Whole, id: &Id, said: &str) {
-    let (sqs, url) = (&whole.clients.sqs, whole.config().queue_url(&format!("agent-{EXTERNAL}")));
-    let message = until("a request", async || {
-        let received = sqs.receive_message().queue_url(&url).wait_time_seconds(1).send().await.unwrap();
-        received.messages.unwrap_or_default().into_iter().find(|message| message.body().unwrap().contains(&id.0))
-    })
-    .await;
+    let queue = format!("agent-{EXTERNAL}");
+    let is_of_order = |message: &Message| message.body().unwrap().contains(&id.0);
+    let message = until("a request", async || whole.receive(&queue).await.into_iter().find(is_of_order)).await;
     let request: Value = serde_json::from_str(message.body().unwrap()).unwrap();
     let reply = format!(
         "{{\"type\": \"reply\", \"task_id\": {}, \"step\": {}, \"attempt\": {}, {said}}}",
         request["task_id"], request["step"], request["attempt"]
     );
-    let to = whole.config().queue_url("replies");
-    sqs.send_message().queue_url(to).message_body(reply).send().await.unwrap();
-    let delete = sqs.delete_message().queue_url(&url).receipt_handle(message.receipt_handle.unwrap());
-    delete.send().await.unwrap();
+    whole.send("replies", &reply).await;
+    whole.delete(&queue, message).await;
 }
 
 /// Replaces the order's record with `record`, and leaves its columns.
@@ -383,7 +378,7 @@ async fn a_record_that_an_earlier_version_nested_too_deep_is_read() {
     all_is_readable(&whole, &id).await;
     service.answer("second", 200, "null");
     assert_eq!(act(&whole, &id, "resubmit", "").await.0, 200);
-    whole.task_once(&id, "done", |task| task.process_state() == ProcessState::Processed).await;
+    whole.ends(&id, ProcessState::Processed).await;
     assert_eq!(
         service.asked("second")["outputs"]["first"].to_string(),
         "null",

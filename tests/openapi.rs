@@ -8,6 +8,7 @@ mod document;
 mod routes;
 mod shapes;
 
+use crate::support::page::{read, root};
 use crate::support::{Whole, http, three_noops};
 use edge::auth::Scopes;
 use edge::problem::CODES;
@@ -15,19 +16,15 @@ use reqwest::{Method, StatusCode};
 use routes::{Route, routes};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
-use stepwarden_local::access;
-
-const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
 #[test]
 fn the_document_is_the_one_that_is_served() {
-    let path = format!("{ROOT}/docs/openapi.json");
     let made = format!("{}\n", serde_json::to_string_pretty(&document::document()).unwrap());
     if std::env::var_os("UPDATE").is_some() {
-        std::fs::write(&path, &made).unwrap();
+        std::fs::write(root().join("docs/openapi.json"), &made).unwrap();
     }
     let how = "docs/openapi.json is not what the types say; `make openapi` writes it anew";
-    assert!(std::fs::read_to_string(&path).unwrap() == made, "{how}");
+    assert!(read("docs/openapi.json") == made, "{how}");
 }
 
 /// What is wrong with a document: violations of the rules of `spectral:oas` that it once broke, and texts without a
@@ -159,7 +156,6 @@ fn in_code(text: &str) -> BTreeSet<(String, String)> {
 // The document and the template have exactly the routes that the code answers. The console is a page, not an operation.
 #[test]
 fn the_document_the_code_and_the_template_have_the_same_routes() {
-    let read = |path: &str| std::fs::read_to_string(format!("{ROOT}/{path}")).unwrap();
     let documented: BTreeSet<_> = routes().iter().map(|r| (r.method.to_owned(), open(&r.path))).collect();
     let mut code = in_code(&read("functions/submit/src/http.rs"));
     code.append(&mut in_code(&read("functions/operator/src/http.rs")));
@@ -172,10 +168,14 @@ fn the_document_the_code_and_the_template_have_the_same_routes() {
     assert_eq!(template, documented, "the template (left) and the document");
 }
 
-fn call(route: &Route, client: &reqwest::Client, url: &str) -> reqwest::RequestBuilder {
+fn address(route: &Route, url: &str) -> String {
     let path = route.path.replace("{order_id}", "ord_0123456789abcdefghjkmnpqrs").replace("{code}", "overloaded");
+    format!("{url}{}", path.replace("{name}", "payment"))
+}
+
+fn call(route: &Route, client: &reqwest::Client, url: &str) -> reqwest::RequestBuilder {
     let method = Method::from_bytes(route.method.to_ascii_uppercase().as_bytes()).unwrap();
-    client.request(method, format!("{url}{}", path.replace("{name}", "payment")))
+    client.request(method, address(route, url))
 }
 
 async fn answer(request: reqwest::RequestBuilder) -> (u16, Option<String>, Value) {
@@ -202,25 +202,10 @@ async fn every_route_of_the_document_answers() {
         assert!(is_listed, "{} {}: {status} {body}", route.method, route.path);
     }
     for route in &routes() {
-        let (status, allow, body) = answer(call(route, &whole.http, url).build_with(Method::DELETE)).await;
+        let (status, allow, body) = answer(whole.http.delete(address(route, url))).await;
         assert_eq!((status, &body["code"]), (405, &json!("method_not_allowed")), "{}", route.path);
         let allowed: BTreeSet<_> = allow.unwrap().split(", ").map(str::to_owned).collect();
         assert_eq!(allowed, methods[&route.path], "{}", route.path);
-    }
-    whole.system.stop().await;
-}
-
-trait With {
-    fn build_with(self, method: Method) -> reqwest::RequestBuilder;
-}
-
-impl With for reqwest::RequestBuilder {
-    /// The same request by another method.
-    fn build_with(self, method: Method) -> reqwest::RequestBuilder {
-        let (client, request) = self.build_split();
-        let mut request = request.unwrap();
-        *request.method_mut() = method;
-        reqwest::RequestBuilder::from_parts(client, request)
     }
 }
 
@@ -236,8 +221,7 @@ async fn a_token_opens_the_routes_of_its_scopes() {
     };
     std::fs::write(&folder, entry(1, "acme", &orders) + &entry(2, "acme", &operator) + &entry(3, "other", &orders))
         .unwrap();
-    let access = access::Options { file: Some(folder.clone()), ..Default::default() };
-    let whole = Whole::start_for(&[three_noops("60s")], access).await;
+    let whole = Whole::start_with(&[three_noops("60s")], |options| options.access.file = Some(folder.clone())).await;
     std::fs::remove_file(&folder).unwrap();
     let url = &whole.system.url;
     let [applicant, person, stranger] = [1, 2, 3].map(|n| http(&format!("token-number-{n}-0")));
@@ -285,7 +269,6 @@ async fn a_token_opens_the_routes_of_its_scopes() {
     let agents = whole.get("/agents").await;
     let by = agents["agents"].as_array().unwrap().iter().find_map(|agent| agent["paused"]["by"].as_str());
     assert_eq!(by, Some("s2"), "{agents}");
-    whole.system.stop().await;
 }
 
 // B10: the type of a problem is a path that explains it.
@@ -300,5 +283,4 @@ async fn the_type_of_a_problem_leads_to_its_page() {
         let text = page.text().await.unwrap();
         assert!(text.starts_with(&kind.replace("/problems/", "# ")), "{kind}: {text}");
     }
-    whole.system.stop().await;
 }

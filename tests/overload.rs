@@ -5,7 +5,7 @@
 use crate::support::world::{World, whole_event};
 use crate::support::{queued, three_noops, trip};
 use serde_json::{Value, json};
-use shared::order::Id;
+use shared::order::{DEFAULT_TENANT, Id};
 use shared::overload::{FRESH, Wait, Waits};
 use shared::ports::StateStore;
 use shared::task::ProcessState;
@@ -21,9 +21,7 @@ const SECOND: Duration = Duration::from_secs(1);
 const TIMEOUT: &str = "6s";
 
 async fn try_submit(world: &World, workflow: &str, key: &str) -> Result<Id, submit::problem::Problem> {
-    let body = json!({"workflow": workflow, "input": {"total_cents": 1}}).to_string();
-    let submission = submit::submission::parse(body.as_bytes()).unwrap();
-    world.submit.accept(shared::order::DEFAULT_TENANT, key, submission).await
+    world.try_accept(DEFAULT_TENANT, key, &json!({"workflow": workflow, "input": {"total_cents": 1}})).await
 }
 
 /// The queue that the refusal names as too long; `None` if the order is accepted.
@@ -31,19 +29,18 @@ async fn refused(world: &World, workflow: &str, key: &str) -> Option<String> {
     let problem = try_submit(world, workflow, key).await.err()?;
     assert_eq!((problem.status, problem.code), (429, "overloaded"), "{problem:?}");
     assert!(problem.retry_after_s.is_some_and(|s| s > 0), "{problem:?}");
-    let id = Id::derive(shared::order::DEFAULT_TENANT, key);
-    assert!(world.submit.engine.store.load(&id).await.unwrap().is_none(), "nothing is written");
+    let id = Id::derive(DEFAULT_TENANT, key);
+    assert!(world.submitting.store.load(&id).await.unwrap().is_none(), "nothing is written");
     Some(problem.detail.split('`').nth(1).unwrap().to_owned())
 }
 
 fn notes(world: &World) -> u64 {
-    let counts = world.endpoints.counts();
-    counts.operations.iter().filter(|(name, _)| name.ends_with("UpdateItem")).map(|(_, o)| o.requests).sum()
+    world.endpoints.counts().requests("DynamoDB_20120810.UpdateItem")
 }
 
 /// A wait of a minute for the tenant of these tests.
 fn a_minute(world: &World) -> Waits {
-    Waits::from([(shared::order::DEFAULT_TENANT.to_owned(), Wait { ms: 60_000, at: world.now() })])
+    Waits::from([(DEFAULT_TENANT.to_owned(), Wait { ms: 60_000, at: world.now() })])
 }
 
 async fn world() -> (World, Engine) {
@@ -73,8 +70,7 @@ async fn orders_are_refused_while_first_wakes_wait_too_long() {
     assert_eq!(refused(&world, "noops", "late").await.as_deref(), Some("scheduler"));
     assert_eq!(refused(&world, "trip", "late").await.as_deref(), Some("scheduler"), "every order passes there");
     // In the queue another tenant does not wait behind this one, and is not refused because of it.
-    let submission = || submit::submission::parse(br#"{"workflow": "noops", "input": {}}"#).unwrap();
-    world.submit.accept("another", "late", submission()).await.unwrap();
+    world.try_accept("another", "late", &json!({"workflow": "noops", "input": {}})).await.unwrap();
     assert_eq!(try_submit(&world, "noops", "first").await.unwrap(), first);
     advance(Duration::try_from(FRESH).unwrap()).await;
     assert_eq!(refused(&world, "noops", "late").await, None);
@@ -112,17 +108,16 @@ async fn what_a_message_tells_is_bounded_and_of_its_own_queue() {
         "outcome": "done", "output": null});
     world.send("replies", &reply.to_string()).await;
     world.deliver("replies", &scheduler).await;
-    let waits = world.submit.engine.store.agents().await.unwrap().waits;
-    assert_eq!(waits["agent-noop"][shared::order::DEFAULT_TENANT].ms, 6000, "{waits:?}");
+    let waits = world.submitting.store.agents().await.unwrap().waits;
+    assert_eq!(waits["agent-noop"][DEFAULT_TENANT].ms, 6000, "{waits:?}");
 
-    let urgent = json!({"workflow": "noops", "input": {}, "priority": "high"}).to_string();
-    let urgent = submit::submission::parse(urgent.as_bytes()).unwrap();
-    let id = world.submit.accept("another", "urgent", urgent).await.unwrap();
+    let urgent = json!({"workflow": "noops", "input": {}, "priority": "high"});
+    let id = world.try_accept("another", "urgent", &urgent).await.unwrap();
     let cancel = json!({"type": "cancel", "task_id": id, "by": "ann", "reason": "r"}).to_string();
     world.send("scheduler", &cancel).await;
     advance(SECOND * 9).await;
     world.deliver("scheduler", &scheduler).await;
-    let waits = world.submit.engine.store.agents().await.unwrap().waits;
+    let waits = world.submitting.store.agents().await.unwrap().waits;
     assert!(waits.contains_key("scheduler") && !waits.contains_key("scheduler-high"), "{waits:?}");
 }
 
@@ -160,7 +155,7 @@ async fn delays_and_redeliveries_do_not_count_as_load() {
 #[tokio::test(start_paused = true)]
 async fn the_guard_can_be_switched_off() {
     let world = World::start_with(&[three_noops(TIMEOUT)], None, SignedDuration::ZERO).await;
-    let engine = &world.submit.engine;
+    let engine = &world.submitting;
     engine.store.note_wait("scheduler", &a_minute(&world)).await.unwrap();
     assert_eq!(refused(&world, "noops", "a").await, None);
     advance(SECOND * 60).await;
@@ -175,10 +170,9 @@ async fn the_guard_can_be_switched_off() {
 async fn a_sweep_leaves_what_waits_in_a_long_queue_to_it() {
     let (world, scheduler) = world().await;
     let watcher = world.engine("supervisor", 1, None);
-    let mut supervisor = Supervisor::new(&watcher, Settings::new(1, Duration::from_secs(60)));
-    let urgent = json!({"workflow": "noops", "input": {}, "priority": "high"}).to_string();
-    let urgent = submit::submission::parse(urgent.as_bytes()).unwrap();
-    world.submit.accept(shared::order::DEFAULT_TENANT, "urgent", urgent).await.unwrap();
+    let mut supervisor = Supervisor::new(&watcher, &*watcher.store, Settings::new(1, Duration::from_secs(60)));
+    let urgent = json!({"workflow": "noops", "input": {}, "priority": "high"});
+    world.try_accept(DEFAULT_TENANT, "urgent", &urgent).await.unwrap();
     for n in 0..12 {
         if n == 10 {
             advance(SECOND).await;
@@ -203,7 +197,7 @@ async fn a_sweep_leaves_what_waits_in_a_long_queue_to_it() {
 #[tokio::test(start_paused = true)]
 async fn an_order_by_message_waits_and_is_never_given_up() {
     let (world, scheduler) = world().await;
-    let engine = &world.submit.engine;
+    let engine = &world.submitting;
     for (key, noted) in [("patient", 1000), ("eased", 1)] {
         for n in 0..3 {
             let body = json!({"idempotency_key": format!("{key}-{n}"), "workflow": "noops", "input": {}}).to_string();
@@ -233,7 +227,7 @@ async fn an_order_by_message_waits_and_is_never_given_up() {
             assert!(waited >= PATIENCE, "{waited:?}");
         }
         for n in 0..3 {
-            let id = Id::derive(shared::order::DEFAULT_TENANT, &format!("{key}-{n}"));
+            let id = Id::derive(DEFAULT_TENANT, &format!("{key}-{n}"));
             let task = world.task(&id).await;
             assert!(task.due.is_some_and(|due| due > world.now()), "its times begin when it is stored");
         }
@@ -261,7 +255,7 @@ async fn under_load(overload_age: SignedDuration) -> Run {
     assert_eq!(workflow.matches(ladder).count(), 3);
     let world = World::start_with(&[workflow], None, overload_age).await;
     let (scheduler, watcher) = (world.engine("scheduler", 1000, None), world.engine("supervisor", 1, None));
-    let mut supervisor = Supervisor::new(&watcher, Settings::new(1, Duration::from_secs(60)));
+    let mut supervisor = Supervisor::new(&watcher, &*watcher.store, Settings::new(1, Duration::from_secs(60)));
     let mut run = Run::default();
     let mut open: Vec<Id> = Vec::new();
     for tick in 0..MOST {

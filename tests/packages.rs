@@ -1,6 +1,7 @@
 //! Goal: what is linked into a function, and what the first command compiles, grows only on purpose. Method: `cargo tree`, and the
 //! profiles of the workspace's `Cargo.toml`.
 
+use crate::support::page::{read, root};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -34,14 +35,24 @@ const TEST: [&str; 2] = ["#[test]", "#[tokio::test"];
 /// The packages that the README's first command compiles, itself included.
 const FIRST_COMMAND: usize = 291;
 
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+/// Cargo in the repository; it downloads nothing.
+pub(crate) fn cargo(command: &str) -> std::process::Command {
+    let mut cargo = std::process::Command::new(env!("CARGO"));
+    cargo.current_dir(root()).args([command, "--offline"]);
+    cargo
+}
+
+/// The packages of the workspace, as Cargo knows them.
+pub(crate) fn packages() -> Vec<Value> {
+    let metadata = cargo("metadata").args(["--no-deps", "--format-version", "1"]).output().expect("cargo");
+    let mut metadata: Value = serde_json::from_slice(&metadata.stdout).expect("JSON");
+    serde_json::from_value(metadata["packages"].take()).expect("packages")
 }
 
 /// What is compiled for `package`: name and version of each package, itself included.
 fn compiled_for(package: &str) -> BTreeSet<(String, String)> {
-    let mut cargo = std::process::Command::new(env!("CARGO"));
-    cargo.current_dir(root()).args(["tree", "--locked", "--offline", "--edges", "normal,build", "--prefix", "none"]);
+    let mut cargo = cargo("tree");
+    cargo.args(["--locked", "--edges", "normal,build", "--prefix", "none"]);
     cargo.args(["--format", "{p}", "--package", package]);
     if FUNCTIONS.contains(&package) {
         cargo.args(["--features", "lambda"]);
@@ -58,26 +69,25 @@ fn what_runs_in_lambda_depends_on_nothing_of_the_laptop() {
     for function in FUNCTIONS {
         let compiled = compiled_for(function);
         assert!(compiled.iter().any(|(name, _)| name == "stepwarden-shared"), "{function}: {compiled:?}");
-        let strange = |name: &&(String, String)| {
-            let name = name.0.as_str();
-            NOT_DEPLOYED.contains(&name) || NOT_LINKED.contains(&name)
-        };
+        let strange = |(name, _): &&(String, String)| NOT_LINKED.contains(&name.as_str());
         assert_eq!(compiled.iter().find(strange), None, "{function}");
     }
 }
 
 #[test]
-fn leader_election_can_be_used_alone() {
-    let compiled = compiled_for("stepwarden-leader");
-    let ours: Vec<_> = compiled.iter().filter(|(name, _)| name.starts_with("stepwarden")).collect();
-    assert_eq!(ours.len(), 1, "{ours:?}");
+fn leader_election_and_an_agent_can_be_used_alone() {
+    for package in ["stepwarden-leader", "stepwarden-agent"] {
+        let compiled = compiled_for(package);
+        let ours: Vec<_> = compiled.iter().filter(|(name, _)| name.starts_with("stepwarden")).collect();
+        assert_eq!(ours.len(), 1, "{package}: {ours:?}");
+    }
 }
 
 // Cargo silently leaves out a program whose features are off. `submit/lambda` would be a feature of the package that the
 // tests of `submit` depend on, which is `submit` itself, and so not one of its program.
 #[test]
 fn what_builds_for_lambda_builds_each_function() {
-    let page = std::fs::read_to_string(root().join("docs/deploy.md")).unwrap();
+    let page = read("docs/deploy.md");
     let mut commands = vec![page.split_once("cargo build --profile lambda").expect("the command").1.to_owned()];
     let make = std::process::Command::new("make").current_dir(root()).args(["--dry-run", "build"]).output();
     // A machine that builds for Lambda has make.
@@ -88,8 +98,8 @@ fn what_builds_for_lambda_builds_each_function() {
     for command in commands {
         let command = command.replace("\\\n", " ");
         let words: Vec<&str> = command.lines().next().expect("a line").split_whitespace().collect();
-        let mut cargo = std::process::Command::new(env!("CARGO"));
-        cargo.current_dir(root()).args(["tree", "--locked", "--offline", "--edges", "normal", "--prefix", "none"]);
+        let mut cargo = cargo("tree");
+        cargo.args(["--locked", "--edges", "normal", "--prefix", "none"]);
         for pair in words.windows(2).filter(|pair| ["-p", "--package", "--features"].contains(&pair[0])) {
             cargo.args(pair);
         }
@@ -106,10 +116,7 @@ const FOR_OTHERS: [&str; 4] = ["stepwarden-agent", "stepwarden-leader", "stepwar
 
 #[test]
 fn crates_for_others_can_be_packaged_and_say_what_they_are() {
-    let mut cargo = std::process::Command::new(env!("CARGO"));
-    cargo.current_dir(root()).args(["metadata", "--no-deps", "--offline", "--format-version", "1"]);
-    let metadata: Value = serde_json::from_slice(&cargo.output().expect("cargo").stdout).expect("JSON");
-    for package in metadata["packages"].as_array().expect("packages") {
+    for package in packages() {
         let name = package["name"].as_str().expect("a name");
         assert_eq!(package["publish"].is_null(), FOR_OTHERS.contains(&name), "{name}");
         // It runs the whole system, which is in no registry, so others take it from a folder or from git.
@@ -129,37 +136,20 @@ fn crates_for_others_can_be_packaged_and_say_what_they_are() {
         }
     }
     let folder = tempfile::tempdir().expect("a folder");
-    let mut cargo = std::process::Command::new(env!("CARGO"));
-    cargo.current_dir(root()).args(["package", "--no-verify", "--offline", "--allow-dirty", "--target-dir"]);
+    let mut cargo = cargo("package");
+    cargo.args(["--no-verify", "--allow-dirty", "--target-dir"]);
     cargo.arg(folder.path()).args(FOR_OTHERS.iter().flat_map(|name| ["--package", name]));
     let made = cargo.output().expect("cargo");
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
 }
 
 #[test]
-fn an_agent_links_nothing_of_the_engine() {
-    let compiled = compiled_for("stepwarden-agent");
-    let ours: Vec<_> = compiled.iter().filter(|(name, _)| name.starts_with("stepwarden")).collect();
-    assert_eq!(ours.len(), 1, "{ours:?}");
-}
-
-#[test]
 fn a_package_is_deployed_or_not() {
-    let members: Vec<String> = manifest()["workspace"]["members"]
-        .as_array()
-        .expect("members")
-        .iter()
-        .map(|folder| {
-            let path = root().join(folder.as_str().expect("a folder")).join("Cargo.toml");
-            let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-            let package: toml::Table = text.parse().unwrap();
-            package["package"]["name"].as_str().expect("a name").to_owned()
-        })
-        .collect();
     let deployed: BTreeSet<String> =
         FUNCTIONS.iter().flat_map(|function| compiled_for(function)).map(|(name, _)| name).collect();
-    for member in members {
-        assert_ne!(deployed.contains(&member), NOT_DEPLOYED.contains(&member.as_str()), "{member}");
+    for package in packages() {
+        let name = package["name"].as_str().expect("a name");
+        assert_ne!(deployed.contains(name), NOT_DEPLOYED.contains(&name), "{name}");
     }
 }
 
@@ -186,7 +176,6 @@ fn every_test_that_is_written_runs() {
     let mut cargo = std::process::Command::new(env!("CARGO"));
     cargo.current_dir(root()).args(["metadata", "--no-deps", "--offline", "--format-version", "1"]);
     let metadata: Value = serde_json::from_slice(&cargo.output().expect("cargo").stdout).expect("JSON");
-    let read = |path: &Path| std::fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
     let has_tests =
         |path: &PathBuf| read(path).lines().any(|line| TEST.iter().any(|mark| line.trim_start().starts_with(mark)));
     let (mut lost, mut modules) = (Vec::new(), 0);
@@ -232,7 +221,7 @@ fn every_test_that_is_written_runs() {
 }
 
 fn manifest() -> toml::Table {
-    std::fs::read_to_string(root().join("Cargo.toml")).expect("Cargo.toml").parse().expect("TOML")
+    read("Cargo.toml").parse().expect("TOML")
 }
 
 // A profile also inherits the exceptions for packages, and they take precedence over its own settings.

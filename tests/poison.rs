@@ -16,6 +16,12 @@ fn wake(id: &str) -> String {
     json!({"type": "wake", "task_id": id, "seen": 0}).to_string()
 }
 
+/// The messages of a batch that come again after it was handled.
+async fn again(world: &World, queue: &str, batch: &[(&str, &str)]) -> Vec<String> {
+    let response = world.handle(queue, &world.submitting, event(queue, batch)).await;
+    response.batch_item_failures.into_iter().map(|failure| failure.item_identifier).collect()
+}
+
 /// What has been set aside: queue, reason, body.
 async fn set_aside(world: &World) -> Vec<SetAside> {
     let mut all = Vec::new();
@@ -49,8 +55,7 @@ async fn corrupt_and_foreign_messages_on_every_queue_are_set_aside_and_alerted()
         .chain(foreign)
         .collect();
     for (queue, body) in &all {
-        let send = whole.clients.sqs.send_message().queue_url(whole.config().queue_url(queue));
-        send.message_body(body).send().await.unwrap();
+        whole.send(queue, body).await;
     }
     let ids = whole.submit_many("trip", 5).await;
     let tasks = whole.ended(&ids).await;
@@ -76,7 +81,6 @@ async fn corrupt_and_foreign_messages_on_every_queue_are_set_aside_and_alerted()
 #[tokio::test(flavor = "multi_thread")]
 async fn a_poison_record_never_fails_its_neighbours() {
     let world = World::with_trip().await;
-    let engine = &world.submit.engine;
     let a = world.accept("trip", "a", json!({"total_cents": 1})).await;
     let b = world.accept("trip", "b", json!({"total_cents": 1})).await;
     let future = json!({"type": "reply", "task_id": a, "step": "charge", "attempt": 7, "outcome": "done"}).to_string();
@@ -84,8 +88,7 @@ async fn a_poison_record_never_fails_its_neighbours() {
     let (good_a, good_b, foreign) = (wake(&a.0), wake(&b.0), wake(FOREIGN));
     let batch =
         [("1", good_a.as_str()), ("2", "{"), ("3", &foreign), ("4", &future), ("5", &no_step), ("6", good_b.as_str())];
-    let response = world.handle("scheduler", engine, event("scheduler", &batch)).await;
-    assert_eq!(response.batch_item_failures, [], "nothing of it comes again");
+    assert!(again(&world, "scheduler", &batch).await.is_empty());
     assert_eq!((world.task(&a).await.version, world.task(&b).await.version), (1, 1));
     let mut aside = set_aside(&world).await;
     aside.sort_by(|x, y| x.message_id.cmp(&y.message_id));
@@ -98,8 +101,7 @@ async fn a_poison_record_never_fails_its_neighbours() {
     let request = world.receive("agent-fraud").await.remove(0).2;
     let elsewhere = request.replace("\"agent\":\"fraud\"", "\"agent\":\"unknown\"");
     let batch = [("1", "{}"), ("2", request.as_str()), ("3", elsewhere.as_str())];
-    let response = world.handle("agent-fraud", engine, event("agent-fraud", &batch)).await;
-    assert_eq!(response.batch_item_failures, []);
+    assert!(again(&world, "agent-fraud", &batch).await.is_empty());
     assert_eq!(set_aside(&world).await.len(), 2);
     let replies = world.receive("replies").await;
     assert!(replies.iter().any(|(_, _, body)| body.contains("\"done\"")), "{replies:?}");
@@ -112,9 +114,7 @@ async fn only_replies_count_on_the_queue_of_replies() {
     let id = world.accept("trip", "a", json!({"total_cents": 1})).await;
     let cancel = json!({"type": "cancel", "task_id": id, "by": "agent", "reason": "none of its business"}).to_string();
     let wake = wake(&id.0);
-    let batch = event("replies", &[("1", &wake), ("2", &cancel)]);
-    let response = world.handle("replies", &world.submit.engine, batch).await;
-    assert_eq!(response.batch_item_failures, []);
+    assert!(again(&world, "replies", &[("1", &wake), ("2", &cancel)]).await.is_empty());
     assert_eq!(world.task(&id).await.version, 0);
     let aside = set_aside(&world).await;
     assert!(aside.len() == 2 && aside.iter().all(|m| m.reason.contains("only replies")), "{aside:?}");
@@ -124,7 +124,6 @@ async fn only_replies_count_on_the_queue_of_replies() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_store_that_fails_for_one_record_fails_only_that_record() {
     let world = World::with_trip().await;
-    let engine = &world.submit.engine;
     let mut ids: Vec<Id> = Vec::new();
     for key in ["a", "b", "c"] {
         ids.push(world.accept("trip", key, json!({"total_cents": 1})).await);
@@ -133,14 +132,11 @@ async fn a_store_that_fails_for_one_record_fails_only_that_record() {
     let batch: Vec<_> = ids.iter().zip(&bodies).map(|(id, body)| (id.0.as_str(), body.as_str())).collect();
     let unlucky = ids[1].0.clone();
     world.faults("PutItem", move |_, body| body.contains(&unlucky).then_some(Fault::InternalError));
-    let response = world.handle("scheduler", engine, event("scheduler", &batch)).await;
+    assert_eq!(again(&world, "scheduler", &batch).await, [ids[1].0.as_str()]);
     world.no_faults();
-    let failed: Vec<_> = response.batch_item_failures.iter().map(|f| f.item_identifier.as_str()).collect();
-    assert_eq!(failed, [ids[1].0.as_str()]);
     let versions = [world.task(&ids[0]).await, world.task(&ids[1]).await, world.task(&ids[2]).await].map(|t| t.version);
     assert_eq!(versions, [1, 0, 1]);
-    let response = world.handle("scheduler", engine, event("scheduler", &batch[1..2])).await;
-    assert_eq!(response.batch_item_failures, []);
+    assert!(again(&world, "scheduler", &batch[1..2]).await.is_empty());
     assert_eq!(world.task(&ids[1]).await.version, 1);
     assert_eq!(set_aside(&world).await.len(), 0, "a store that fails is no poison");
 }
@@ -153,8 +149,7 @@ async fn a_message_about_an_unknown_task_is_set_aside() {
     let definition = format!("workflow#{}", world.task(&id).await.workflow_hash);
     let bodies = [definition.as_str(), "", &"x".repeat(4000), "lease#nobody"].map(wake);
     let batch: Vec<_> = bodies.iter().map(|body| ("m", body.as_str())).collect();
-    let response = world.handle("scheduler", &world.submit.engine, event("scheduler", &batch)).await;
-    assert_eq!(response.batch_item_failures, []);
+    assert!(again(&world, "scheduler", &batch).await.is_empty());
     let aside = set_aside(&world).await;
     assert_eq!(aside.len(), bodies.len());
     assert!(aside.iter().all(|message| !message.reason.is_empty()), "{aside:?}");
@@ -168,14 +163,10 @@ async fn a_submission_that_the_store_fails_is_redelivered_and_its_neighbours_are
     let (a, b) = (body("a"), body("b"));
     let unlucky = Id::derive(shared::order::DEFAULT_TENANT, "b").0;
     world.faults("TransactWriteItems", move |_, body| body.contains(&unlucky).then_some(Fault::Throttle));
-    let engine = &world.submit.engine;
-    let response = world.handle("submissions", engine, event("submissions", &[("a", &a), ("b", &b)])).await;
+    assert_eq!(again(&world, "submissions", &[("a", &a), ("b", &b)]).await, ["b"]);
     world.no_faults();
-    let failed: Vec<_> = response.batch_item_failures.iter().map(|f| f.item_identifier.as_str()).collect();
-    assert_eq!(failed, ["b"]);
     assert_eq!(world.items("stepwarden-orders").await, 1);
-    let response = world.handle("submissions", engine, event("submissions", &[("b", &b)])).await;
-    assert_eq!(response.batch_item_failures, []);
+    assert!(again(&world, "submissions", &[("b", &b)]).await.is_empty());
     assert_eq!(world.items("stepwarden-orders").await, 2);
 }
 
@@ -186,11 +177,8 @@ async fn a_message_that_cannot_be_set_aside_is_redelivered() {
     let id = world.accept("trip", "a", json!({"total_cents": 1})).await;
     let good = wake(&id.0);
     world.faults("SendMessageBatch", |_, body| body.contains("set-aside").then_some(Fault::InternalError));
-    let batch = event("scheduler", &[("good", &good), ("bad", "{")]);
-    let response = world.handle("scheduler", &world.submit.engine, batch).await;
+    assert_eq!(again(&world, "scheduler", &[("good", &good), ("bad", "{")]).await, ["bad"]);
     world.no_faults();
-    let failed: Vec<_> = response.batch_item_failures.iter().map(|f| f.item_identifier.as_str()).collect();
-    assert_eq!(failed, ["bad"]);
     assert_eq!(world.task(&id).await.version, 1);
 }
 
@@ -199,7 +187,6 @@ async fn a_message_that_cannot_be_set_aside_is_redelivered() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_of_any_size_and_content_is_set_aside() {
     let world = World::with_trip().await;
-    let engine = &world.submit.engine;
     let most = 1024 * 1024;
     let bodies = [
         "\"".repeat(most),
@@ -212,8 +199,7 @@ async fn a_message_of_any_size_and_content_is_set_aside() {
     let mut count = 0;
     for queue in ["scheduler", "submissions", "agent-payment"] {
         for (n, body) in bodies.iter().enumerate() {
-            let response = world.handle(queue, engine, event(queue, &[("m", body)])).await;
-            assert_eq!(response.batch_item_failures, [], "message {n} on {queue}");
+            assert!(again(&world, queue, &[("m", body)]).await.is_empty(), "message {n} on {queue}");
             count += 1;
         }
     }

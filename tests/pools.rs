@@ -7,7 +7,6 @@ use serde_json::json;
 use shared::history::Kind;
 use shared::pools::Layout;
 use shared::task::{ProcessState, Task};
-use std::collections::BTreeMap;
 use stepwarden_remotes::{Fault, Service, ServiceFaults};
 
 /// Position of the step that payment does.
@@ -15,8 +14,8 @@ const CHARGE: usize = 2;
 
 async fn two_pools(timeout: &str, urls: &[(&str, &str)]) -> Whole {
     let pools = Layout::from([("payment".into(), vec!["payment".into(), "payment-b".into()])]);
-    let urls: BTreeMap<_, _> = urls.iter().map(|(name, url)| ((*name).to_owned(), (*url).to_owned())).collect();
-    Whole::start_with(&[trip("trip", timeout, 200, "")], pools, urls).await
+    let urls = urls.iter().map(|(name, url)| ((*name).to_owned(), (*url).to_owned())).collect();
+    Whole::start_with(&[trip("trip", timeout, 200, "")], |options| (options.pools, options.urls) = (pools, urls)).await
 }
 
 fn pool(task: &Task) -> &str {
@@ -102,10 +101,7 @@ async fn with_no_healthy_pool_nothing_is_lost() {
     whole.fault(Service::Payment, ServiceFaults { outage: true, ..ServiceFaults::default() });
     let ids = whole.submit_many("trip", 6).await;
     let is_held_back = async || {
-        let mut tasks = Vec::new();
-        for id in &ids {
-            tasks.push(whole.task(id).await);
-        }
+        let tasks = whole.tasks(&ids).await;
         let held = |name: &str| tasks.iter().any(|task| count(task, Kind::Deferred, CHARGE) > 0 && pool(task) == name);
         (held("payment") || held("payment-b")).then_some(())
     };

@@ -7,7 +7,7 @@ use futures::future::join_all;
 use leader::LeaseStore;
 use serde_json::{Value, json};
 use shared::decision::Event;
-use shared::engine::{Engine as Core, Handled, Observer};
+use shared::engine::{Handled, Observer};
 use shared::message::Request;
 use shared::order::Id;
 use shared::task::{ProcessState, Task};
@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use stepwarden_aws::{DynamoStore, Engine, SqsMessenger};
+use stepwarden_aws::Engine;
 use stepwarden_embedded::{Call, Fault, FaultHook, Service};
 use tokio::sync::Barrier;
 
@@ -147,7 +147,7 @@ async fn messages_delivered_to_three_schedulers_at_once_count_once() {
             let bodies: Vec<_> = messages.iter().map(|(id, _, body)| (id.as_str(), body.as_str())).collect();
             let copies = if ["scheduler", "replies"].contains(&queue) { 3 } else { 1 };
             let handled = (0..copies).map(|k| {
-                let engine: &Core<DynamoStore, SqsMessenger> = &engines[(turn + k * 5) % SCHEDULERS];
+                let engine = &engines[(turn + k * 5) % SCHEDULERS];
                 world.handle(queue, engine, event(queue, &bodies))
             });
             for response in join_all(handled).await {
@@ -180,7 +180,7 @@ async fn many_supervisors_count_each_expiry_once() {
     let settings = supervisor::Settings::new(1, Duration::from_secs(60));
     let sweeps = engines.iter().map(|engine| {
         let engine = Arc::clone(engine);
-        tokio::spawn(async move { supervisor::handler(&engine, settings).await.unwrap() })
+        tokio::spawn(async move { supervisor::handler(&engine, &*engine.store, settings).await.unwrap() })
     });
     let sweeps: Vec<_> = join_all(sweeps).await.into_iter().map(Result::unwrap).collect();
     assert_eq!(sweeps.iter().map(|sweep| sweep.expired).sum::<usize>(), 20, "two steps of ten orders: {sweeps:?}");
@@ -209,11 +209,11 @@ async fn a_supervisor_without_the_lease_stands_by() {
         .unwrap()
         .unwrap();
     let before = world.task(&id).await;
-    let sweep = supervisor::handler(&engine, settings).await.unwrap();
+    let sweep = supervisor::handler(&engine, &*engine.store, settings).await.unwrap();
     assert!(sweep.stood_by && sweep.looked_at == 0, "{sweep:?}");
     assert_eq!(world.task(&id).await, before);
     engine.store.release(&lease).await.unwrap();
-    let sweep = supervisor::handler(&engine, settings).await.unwrap();
+    let sweep = supervisor::handler(&engine, &*engine.store, settings).await.unwrap();
     assert_eq!((sweep.stood_by, sweep.expired), (false, 2));
     assert!(world.task(&id).await.lease_token > lease.token, "the token rises with the holder");
 }
@@ -271,7 +271,7 @@ async fn writes_that_meet_a_transaction_are_tried_again() {
             (*times <= 2).then_some(Fault::TransactionConflict)
         });
         let ids = orders(&world, if operation == "PutItem" { 3 } else { 6 }).await;
-        world.settle(&world.submit.engine).await;
+        world.settle(&world.submitting).await;
         world.no_faults();
         attempts_are_one(&processed(&world, &ids).await);
     }
@@ -321,7 +321,7 @@ async fn orders_end_right_over_a_store_and_queues_that_fail_at_random() {
         let mut open = 0;
         for id in &ids {
             let task = loop {
-                if let Ok(Some(task)) = shared::ports::StateStore::load(&engines[0].store, id).await {
+                if let Ok(Some(task)) = shared::ports::StateStore::load(&*engines[0].store, id).await {
                     break task;
                 }
             };
@@ -331,7 +331,8 @@ async fn orders_end_right_over_a_store_and_queues_that_fail_at_random() {
             break;
         }
         world.pass(SignedDuration::from_secs(61));
-        let _ = supervisor::handler(&engines[round % engines.len()], settings).await;
+        let _ = supervisor::handler(&engines[round % engines.len()], &*engines[round % engines.len()].store, settings)
+            .await;
     }
     world.no_faults();
     let tasks = processed(&world, &ids).await;
@@ -356,16 +357,6 @@ async fn try_deliver(world: &World, queue: &str, engine: &Engine) -> bool {
             true
         };
     }
-    let text = |text: &Option<String>| text.clone().unwrap_or_default();
-    let bodies: Vec<_> = messages.iter().map(|m| (text(&m.message_id), text(&m.body))).collect();
-    let borrowed: Vec<_> = bodies.iter().map(|(id, body)| (id.as_str(), body.as_str())).collect();
-    let response = world.handle(queue, engine, event(queue, &borrowed)).await;
-    for message in &messages {
-        let id = text(&message.message_id);
-        if !response.batch_item_failures.iter().any(|f| f.item_identifier == id) {
-            let delete = world.clients.sqs.delete_message().queue_url(world.url(queue));
-            let _ = delete.receipt_handle(text(&message.receipt_handle)).send().await;
-        }
-    }
+    world.deliver_all(queue, engine, &messages).await;
     true
 }

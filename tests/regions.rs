@@ -26,14 +26,14 @@ async fn replicate(from: &World, to: &World) {
 
 async fn sweep(world: &World) {
     let settings = Settings::new(world.config.shards, Duration::from_secs(60));
-    let sweep = supervisor::handler(&world.submit.engine, settings).await.unwrap();
+    let sweep = supervisor::handler(&world.submitting, &world.submitting.store, settings).await.unwrap();
     assert!(!sweep.stood_by && sweep.failed == 0, "{sweep:?}");
 }
 
 /// One batch of each queue.
 async fn deliver_once(world: &World) {
     for queue in QUEUES {
-        world.deliver(queue, &world.submit.engine).await;
+        world.deliver(queue, &world.submitting).await;
     }
 }
 
@@ -67,7 +67,7 @@ async fn a_standby_takes_over_from_its_replica() {
     second.pass(later);
     // Agents of the second Region call the same remote services.
     second.runtime = first.runtime;
-    assert_eq!(second.submit.engine.store.load(&lost).await.unwrap(), None);
+    assert_eq!(second.submitting.store.load(&lost).await.unwrap(), None);
     let again = second.accept("trip", "lost", json!({"total_cents": 1})).await;
     assert_eq!(again, lost, "whoever submits it again under its key gets the same order");
     known.push(again);
@@ -76,7 +76,7 @@ async fn a_standby_takes_over_from_its_replica() {
     // An expired step waits for its back-off before it is retried.
     for _ in 0..10 {
         sweep(&second).await;
-        second.settle(&second.submit.engine).await;
+        second.settle(&second.submitting).await;
         second.pass(SignedDuration::from_mins(2));
         tasks.clear();
         for id in &known {

@@ -18,11 +18,8 @@ use shared::task::ProcessState;
 use shared::time::SignedDuration;
 use shared::workflow::Hash;
 use std::sync::Arc;
-use stepwarden_aws::{DynamoStore, SqsMessenger};
 use stepwarden_embedded::Fault;
 use submit::Submit;
-
-type Instance = Submit<DynamoStore, SqsMessenger>;
 
 const NAME: &str = "noops";
 
@@ -57,9 +54,9 @@ impl System {
     }
 
     /// Another instance of submit, of a deployment with the same workflows.
-    fn instance(&self, name: &str) -> Instance {
+    fn instance(&self, name: &str) -> Submit {
         Submit {
-            engine: Arc::new(self.world.engine(name, 10, None)),
+            engine: self.world.engine(name, 10, None).engine,
             workflows: self.world.submit.workflows.clone(),
             reply_queues: self.world.config.reply_queues.clone(),
             shards: 1,
@@ -119,13 +116,13 @@ impl System {
     }
 }
 
-async fn accept(submit: &Instance, key: &str, workflow: Option<&str>) -> Result<Id, Problem> {
+async fn accept(submit: &Submit, key: &str, workflow: Option<&str>) -> Result<Id, Problem> {
     let body = json!({"workflow": workflow, "input": {"n": 1}}).to_string();
     submit.accept(DEFAULT_TENANT, key, submit::submission::parse(body.as_bytes())?).await
 }
 
 /// What becomes of an order by message: whether it comes again, and what was set aside so far.
-async fn by_message(system: &System, submit: &Instance, key: &str, workflow: &str) -> (bool, usize) {
+async fn by_message(system: &System, submit: &Submit, key: &str, workflow: &str) -> (bool, usize) {
     let body = json!({"idempotency_key": key, "workflow": workflow, "input": {"n": 1}}).to_string();
     let response = submit::queue_handler(submit, event("submissions", &[("m", &body)])).await;
     let mut aside = 0;
@@ -268,8 +265,7 @@ async fn what_cannot_be_read_closes_its_own_name_until_it_is_mended() {
     assert_eq!(system.put(&three_noops("20s")).await, hash);
     assert_eq!(by_message(&system, &submit, "damaged", NAME).await, (false, 0), "put again, it can be read");
 
-    let delete = system.world.clients.dynamodb.delete_item().table_name(&system.world.config.state_table);
-    delete.key("pk", AttributeValue::S(format!("workflow#{hash}"))).send().await.unwrap();
+    system.remove(&hash).await;
     let late = system.instance("late");
     assert_eq!(accept(&late, "missing", Some(NAME)).await.unwrap_err().code, "unavailable");
     system.put(&three_noops("20s")).await;
@@ -352,7 +348,7 @@ impl System {
         self.operator.engine.store.workflow(hash).await.unwrap().is_some()
     }
 
-    /// What a version that stored no calls left.
+    /// Removes a definition from the table.
     async fn remove(&self, hash: &Hash) {
         let delete = self.world.clients.dynamodb.delete_item().table_name(&self.world.config.state_table);
         delete.key("pk", AttributeValue::S(format!("workflow#{hash}"))).send().await.unwrap();

@@ -2,16 +2,12 @@
 //! Every row that the page calls built must be cited, and every cited id must be on the page. `-- --nocapture` prints
 //! who cites what.
 
+use crate::support::page::{read, root};
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
-}
 
 /// The rows in their order: id, and whether the row is below «Built».
 fn rows() -> Vec<(String, bool)> {
-    let page = std::fs::read_to_string(root().join("docs/requirements.md")).expect("docs/requirements.md");
+    let page = read("docs/requirements.md");
     let mut part = None;
     let mut rows = Vec::new();
     for line in page.lines() {
@@ -83,7 +79,7 @@ fn comments_of_tests() -> Vec<(String, String)> {
             if path == "tests/requirements.rs" {
                 continue;
             }
-            let text = std::fs::read_to_string(root().join(&path)).unwrap();
+            let text = read(&path);
             let is_test = path.starts_with("tests/") || path.contains("/tests/");
             let begin = if is_test { Some(0) } else { text.find("#[cfg(test)]") };
             let Some(begin) = begin else { continue };

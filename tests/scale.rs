@@ -13,7 +13,7 @@ use shared::decision::{Decision, Event, Turn};
 use shared::engine::{self, Engine};
 use shared::message::{Effect, Wake};
 use shared::order::{Id, Order};
-use shared::ports::{Created, DuePage, Error, Messenger, Saved, StateStore};
+use shared::ports::{Created, DuePage, Error, Messenger, Saved, StateStore, async_trait};
 use shared::scheduler::schedule;
 use shared::task::{LOOK_AHEAD, MAX_SHARDS, Task, moved};
 use shared::time::{SignedDuration, Timestamp, plus};
@@ -273,6 +273,7 @@ impl Synthetic {
     }
 }
 
+#[async_trait]
 impl StateStore for Synthetic {
     async fn create(&self, _: &Order, _: &Task) -> Result<Created, Error> {
         unreachable!("a supervisor takes no orders")
@@ -321,6 +322,10 @@ impl StateStore for Synthetic {
         self.write(k, true, &task.id.0).await?;
         self.state().put_off.insert(k, due);
         Ok(())
+    }
+
+    async fn attention(&self, _: u32, _: Option<&str>) -> Result<DuePage, Error> {
+        unreachable!("only the supervisor runs")
     }
 
     async fn due(&self, shard: u16, now: Timestamp, limit: u32, cursor: Option<&str>) -> Result<DuePage, Error> {
@@ -421,6 +426,7 @@ impl LeaseStore for Synthetic {
 /// The queue of Wakes: counts messages, which arrive after whole seconds, or are dropped.
 struct Queue(Arc<Mutex<State>>);
 
+#[async_trait]
 impl Messenger for Queue {
     async fn send(&self, effects: Vec<Effect>) -> Vec<Result<(), Error>> {
         {
@@ -472,19 +478,19 @@ impl Report {
 
 /// Starts the supervisor once a minute, as the schedule does, until nothing is overdue.
 async fn run(plan: Plan) -> Report {
-    let store = Synthetic::new(plan);
+    let store = Arc::new(Synthetic::new(plan));
     let (state, begun) = (Arc::clone(&store.state), store.begun);
     let clock = Arc::new(move || plus(epoch(), SignedDuration::try_from(begun.elapsed()).unwrap()));
     let config = engine::Config { cache: 1, ..contract::settings("v", clock) };
-    let engine = Engine::new(store, Queue(Arc::clone(&state)), config);
+    let engine = Engine::new(Arc::clone(&store) as _, Arc::new(Queue(Arc::clone(&state))), config);
     let settings = Settings::new(plan.shards, MINUTE);
     let mut report = Report { bill: Bill::default(), sweeps: Vec::new(), ahead: 0, failed: 0, took: Duration::ZERO };
     let mut left = plan.overdue;
     loop {
         let start = Instant::now();
         let small = state.lock().unwrap().tenants[1];
-        let supervisor = Supervisor::new(&engine, settings);
-        let mut supervisor = supervisor.stopping_at(start + FUNCTION_TIMEOUT - LAST_PAGE);
+        let mut supervisor = Supervisor::new(&engine, &*store, settings);
+        supervisor.stop_at = Some(start + FUNCTION_TIMEOUT - LAST_PAGE);
         let patrol = Box::pin(supervisor.patrol(Duration::ZERO, start));
         let swept = timeout(FUNCTION_TIMEOUT, patrol).await.expect("Lambda killed the function").unwrap();
         assert!(!swept.stood_by, "the lease of the sweep before was not given back");
@@ -619,7 +625,7 @@ fn what_a_partition_refuses_is_found_by_a_later_sweep() {
 
 /// A limit that a rate of orders may reach.
 struct Limit {
-    what: &'static str,
+    what: String,
     /// What one order per second needs of it.
     each: f64,
     /// What the template and a new account provide.
@@ -637,7 +643,11 @@ fn limits() -> Vec<Limit> {
     let prices = Prices::read();
     let seconds = |name: &str| prices.of("order", name) / 1000.0;
     let (alone, ten) = (seconds("alone_ms"), seconds("ten_ms"));
-    let limit = |what, each, now, most, setting| Limit { what, each, now, most, setting };
+    let limit = |what: &str, each, now, most, setting| Limit { what: what.to_owned(), each, now, most, setting };
+    let units = |kind: &str, of: &str, each, now| {
+        let setting = "warm throughput; the quota of a table";
+        limit(&format!("{kind} units per second of {of}"), each, now, 40_000.0, setting)
+    };
     vec![
         limit(
             "submissions per second, over HTTP",
@@ -646,20 +656,8 @@ fn limits() -> Vec<Limit> {
             10_000.0,
             "`ApiRateLimit`; the account's quota of 10,000; orders by message",
         ),
-        limit(
-            "write units per second of table `state`",
-            6.0,
-            4000.0,
-            40_000.0,
-            "warm throughput; the quota of a table",
-        ),
-        limit(
-            "write units per second of table `orders`",
-            2.0,
-            4000.0,
-            40_000.0,
-            "warm throughput; the quota of a table",
-        ),
+        units("write", "table `state`", 6.0, 4000.0),
+        units("write", "table `orders`", 2.0, 4000.0),
         limit(
             "write units per second of index `due`",
             2.0,
@@ -667,20 +665,8 @@ fn limits() -> Vec<Limit> {
             40_000.0,
             "warm throughput of the index; its quota",
         ),
-        limit(
-            "read units per second of table `state`, if schedulers take turns",
-            4.0,
-            12_000.0,
-            40_000.0,
-            "warm throughput; the quota of a table",
-        ),
-        limit(
-            "read units per second of table `orders`, if schedulers take turns",
-            1.5,
-            12_000.0,
-            40_000.0,
-            "warm throughput; the quota of a table",
-        ),
+        units("read", "table `state`, if schedulers take turns", 4.0, 12_000.0),
+        units("read", "table `orders`, if schedulers take turns", 1.5, 12_000.0),
         limit("shards: 1,000 entries per second each", 2.0 / PARTITION_WRITES, 4.0, 256.0, "`Shards`"),
         limit("buckets: 1,000 write units per second each", 2.0 / PARTITION_WRITES, 4.0, 256.0, "`OrderBuckets`"),
         limit("concurrent batches of Wakes", 0.1 * ten, 20.0, 1000.0, "`SchedulerConcurrency`"),

@@ -5,6 +5,7 @@
 //!
 //! A new field in a type breaks `full` below: add the field there and to the schema.
 
+use crate::support::page::{read, root};
 use crate::support::{EXTERNAL, Whole, until};
 use boon::{Compiler, SchemaIndex, Schemas};
 use serde_json::{Map, Value, json};
@@ -21,16 +22,8 @@ use shared::workflow::aws::Aws;
 use shared::workflow::http::{Body, Http, Status};
 use shared::workflow::poll::Look;
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use stepwarden_aws::messenger::{AGENT_ALERT, MESSAGE_ALERT, ORDER_ALERT};
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
-}
-
-fn read(path: &Path) -> String {
-    std::fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
-}
 
 fn files(folder: &str) -> Vec<PathBuf> {
     let mut all: Vec<_> = std::fs::read_dir(root().join(folder)).unwrap().map(|file| file.unwrap().path()).collect();
@@ -39,7 +32,7 @@ fn files(folder: &str) -> Vec<PathBuf> {
 }
 
 fn schema(name: &str) -> Value {
-    serde_json::from_str(&read(&root().join(format!("docs/schemas/{name}.json")))).unwrap()
+    serde_json::from_str(&read(format!("docs/schemas/{name}.json"))).unwrap()
 }
 
 /// A valid schema, ready for use.
@@ -314,7 +307,7 @@ fn every_schema_is_one_and_has_messages_here() {
             (&schema["$id"], &schema["$schema"]),
             (&json!(format!("{name}.json")), &json!("https://json-schema.org/draft/2020-12/schema"))
         );
-        let page = read(&root().join("docs/agents.md"));
+        let page = read("docs/agents.md");
         assert!(page.contains(&format!("schemas/{name}.json")), "docs/agents.md does not link {name}");
     }
 }
@@ -429,6 +422,19 @@ fn schemas_refuse_what_readers_refuse() {
     }
 }
 
+// What `stepwarden-agent` and the engine both know is the same.
+#[test]
+fn an_agent_reads_a_request_whole_and_has_the_limits_of_the_engine() {
+    assert_eq!(stepwarden_agent::attempt::MAX_OUTPUT, shared::outputs::MAX_BESIDE);
+    assert_eq!(stepwarden_agent::attempt::MAX_DEPTH, shared::json::MAX_DEPTH);
+    let mut sent = value(&request(Direction::Undo));
+    for not_for_agents in ["http", "call", "held", "aws", "look", "accept", "pool", "delay_ms", "reminder"] {
+        sent.as_object_mut().unwrap().remove(not_for_agents).unwrap();
+    }
+    let read: stepwarden_agent::message::Request = serde_json::from_value(sent.clone()).unwrap();
+    assert_eq!(value(&read), sent);
+}
+
 #[test]
 fn what_earlier_versions_sent_and_the_corpus_fit() {
     let mut seen = BTreeMap::<&str, usize>::new();
@@ -468,21 +474,6 @@ fn what_earlier_versions_sent_and_the_corpus_fit() {
     }
 }
 
-/// All messages that wait in a queue, read as plain JSON.
-async fn take(whole: &Whole, queue: &str, at_least: usize) -> Vec<Value> {
-    let url = whole.config().queue_url(queue);
-    let mut all = Vec::new();
-    until(&format!("{at_least} messages in {queue}"), async || {
-        let receive = whole.clients.sqs.receive_message().queue_url(&url).max_number_of_messages(10);
-        for message in receive.send().await.unwrap().messages.unwrap_or_default() {
-            all.push(serde_json::from_str(message.body().unwrap()).unwrap());
-        }
-        (all.len() >= at_least).then_some(())
-    })
-    .await;
-    all
-}
-
 // What the running system sends: requests, replies, notices and alerts, each as it is read from its queue or bus.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_the_system_sends_fits() {
@@ -494,26 +485,18 @@ async fn what_the_system_sends_fits() {
     let body = json!({"workflow": "gift", "input": {"paper": "red"}, "reply_queue": "shop", "reference": "A-1"});
     fits("submission", &body);
     let id = whole.submit("one", &body).await;
-    let request = take(&whole, &format!("agent-{EXTERNAL}"), 1).await.remove(0);
+    let request = whole.take(&format!("agent-{EXTERNAL}"), 1).await.remove(0);
     fits("request", &request);
     let reply = json!({
         "type": "reply", "task_id": id, "step": "wrap", "attempt": 1, "outcome": "failed", "error": "no paper",
     });
     fits("reply", &reply);
     for body in [reply.to_string(), "wrapped!".into()] {
-        whole
-            .clients
-            .sqs
-            .send_message()
-            .queue_url(whole.config().queue_url("replies"))
-            .message_body(body)
-            .send()
-            .await
-            .unwrap();
+        whole.send("replies", &body).await;
     }
     whole.task_once(&id, "in Error and told", |t| t.process_state() == ProcessState::Error && t.alert.is_none()).await;
     until("a message is set aside", async || (whole.set_aside() == 1).then_some(())).await;
-    for notice in take(&whole, "notices-shop", 3).await {
+    for notice in whole.take("notices-shop", 3).await {
         fits("notice", &notice);
     }
     let alerts = until("both alerts", async || Some(whole.events()).filter(|events| events.len() >= 2)).await;
@@ -529,7 +512,7 @@ async fn what_the_system_sends_fits() {
     // A reply of one of the system's own agents, before it is read.
     whole.system.pause_agent("replies", true);
     whole.submit("two", &body).await;
-    for reply in take(&whole, "replies", 1).await {
+    for reply in whole.take("replies", 1).await {
         fits("reply", &reply);
     }
 }

@@ -37,8 +37,9 @@ async fn start() -> Whole {
     Whole::start(&[trip("trip", TIMEOUT, PATIENT, "")]).await
 }
 
+/// New orders wait for a scheduler, as on AWS.
 async fn start_waking() -> Whole {
-    Whole::start_waking(&[trip("trip", TIMEOUT, PATIENT, "")]).await
+    Whole::start_with(&[trip("trip", TIMEOUT, PATIENT, "")], |options| options.begins = false).await
 }
 
 /// The payment service answers every call with a fault until it has done so often enough; then it recovers, and all
@@ -52,6 +53,19 @@ async fn healed(faults: ServiceFaults, seen: &[Fault]) -> (Whole, Vec<Task>) {
     }
     whole.fault(Service::Payment, none());
     let tasks = whole.all_end(&ids, ProcessState::Processed).await;
+    (whole, tasks)
+}
+
+/// The payment service answers with a fault until two attempts have turned each of two orders to undo; then it recovers.
+async fn undone(faults: ServiceFaults) -> (Whole, Vec<Task>) {
+    let whole = Whole::start(&[trip("trip", TIMEOUT, 2, "")]).await;
+    whole.fault(Service::Payment, faults);
+    let ids = whole.submit_many("trip", 2).await;
+    for id in &ids {
+        whole.task_once(id, "turned to undo", |t| t.process_state() == ProcessState::Undoing).await;
+    }
+    whole.fault(Service::Payment, none());
+    let tasks = whole.all_end(&ids, ProcessState::Undone).await;
     (whole, tasks)
 }
 
@@ -94,15 +108,7 @@ async fn the_submitter_gets_a_notice_of_every_step_on_its_own_queue() {
     let body = json!({"workflow": "trip", "reference": "mine", "reply_queue": "shop", "input": {"total_cents": 1}});
     let id = whole.submit("told", &body).await;
     whole.all_end(std::slice::from_ref(&id), ProcessState::Processed).await;
-    let url = whole.config().queue_url("notices-shop");
-    let mut notices: Vec<Value> = Vec::new();
-    until("five notices", async || {
-        let receive = whole.clients.sqs.receive_message().queue_url(&url).max_number_of_messages(10);
-        let answer = receive.wait_time_seconds(0).send().await.unwrap();
-        notices.extend(answer.messages().iter().map(|m| serde_json::from_str(m.body().unwrap()).unwrap()));
-        (notices.len() >= 5).then_some(())
-    })
-    .await;
+    let mut notices = whole.take("notices-shop", 5).await;
     notices.sort_by_key(|notice| notice["seq"].as_u64());
     assert!(notices.iter().all(|n| n["order_id"] == id.0 && n["reference"] == "mine"), "{notices:?}");
     assert_eq!(notices[0]["kind"], "received");
@@ -206,10 +212,7 @@ async fn an_outage_opens_the_breaker_and_waiting_counts_no_failure() {
     whole.fault(Service::Payment, ServiceFaults { outage: true, ..none() });
     let ids = whole.submit_many("trip", 6).await;
     let is_held_back = async || {
-        let mut tasks = Vec::new();
-        for id in &ids {
-            tasks.push(whole.task(id).await);
-        }
+        let tasks = whole.tasks(&ids).await;
         tasks.iter().any(|task| count(task, Kind::Deferred, CHARGE) > 0).then_some(tasks)
     };
     let tasks = until("an open breaker", is_held_back).await;
@@ -269,15 +272,9 @@ async fn a_permanent_error_stops_the_order_and_alerts_where_that_is_the_policy()
 // A1, D6, G1: at the threshold of failures the order is undone, not before and not after.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_threshold_of_failures_undoes_the_order() {
-    let whole = Whole::start(&[trip("trip", TIMEOUT, 2, "")]).await;
-    whole.fault(Service::Payment, ServiceFaults { hang: 1.0, ..none() });
-    let ids = whole.submit_many("trip", 2).await;
-    for id in &ids {
-        whole.task_once(id, "turned to undo", |t| t.process_state() == ProcessState::Undoing).await;
-    }
     // The undo of the charge would hang as well.
-    whole.fault(Service::Payment, none());
-    for task in whole.all_end(&ids, ProcessState::Undone).await {
+    let (_, tasks) = undone(ServiceFaults { hang: 1.0, ..none() }).await;
+    for task in tasks {
         assert_eq!(count(&task, Kind::Claimed, CHARGE), 2, "{:?}", task.log);
         assert_eq!(task.steps[CHARGE].failures, 2);
         assert_eq!(task.steps[SHIP].attempt, 0);
@@ -287,14 +284,7 @@ async fn the_threshold_of_failures_undoes_the_order() {
 // G3: what was applied but never answered is undone too.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_step_of_unknown_outcome_is_undone_too() {
-    let whole = Whole::start(&[trip("trip", TIMEOUT, 2, "")]).await;
-    whole.fault(Service::Payment, ServiceFaults { after_deadline: 1.0, ..none() });
-    let ids = whole.submit_many("trip", 2).await;
-    for id in &ids {
-        whole.task_once(id, "turned to undo", |t| t.process_state() == ProcessState::Undoing).await;
-    }
-    whole.fault(Service::Payment, none());
-    let tasks = whole.all_end(&ids, ProcessState::Undone).await;
+    let (whole, tasks) = undone(ServiceFaults { after_deadline: 1.0, ..none() }).await;
     assert!(tasks.iter().all(|t| t.steps[CHARGE].output.is_none()), "nobody knew that it was done");
     let counts = &whole.system.remotes.counts()[&Service::Payment];
     assert_eq!((counts.applied, counts.undone), (2, 2));
@@ -428,7 +418,6 @@ async fn orders_by_message_end_as_over_http_and_malformed_ones_are_set_aside() {
     let whole = start().await;
     let body =
         |key: Value| json!({"idempotency_key": key, "workflow": "trip", "input": {"total_cents": 5}}).to_string();
-    let url = whole.config().queue_url("submissions");
     let bad = [
         "not json".to_owned(),
         "[]".to_owned(),
@@ -437,7 +426,7 @@ async fn orders_by_message_end_as_over_http_and_malformed_ones_are_set_aside() {
         json!({"idempotency_key": "x", "input": {}, "surprise": 1}).to_string(),
     ];
     for text in bad.iter().cloned().chain([body(json!("ok-1")), body(json!("ok-2")), body(json!("ok-1"))]) {
-        whole.clients.sqs.send_message().queue_url(&url).message_body(text).send().await.unwrap();
+        whole.send("submissions", &text).await;
     }
     let plain = json!({"workflow": "trip", "input": {"total_cents": 5}});
     // The same key over HTTP is the same order, whichever came first.
@@ -461,8 +450,7 @@ async fn a_cancelled_order_is_undone() {
     for id in &ids {
         whole.task_once(id, "charged", |t| t.steps[CHARGE].is_settled()).await;
         let cancel = json!({"type": "cancel", "task_id": id, "by": "ann", "reason": "changed her mind"}).to_string();
-        let send = whole.clients.sqs.send_message().queue_url(whole.config().queue_url("scheduler"));
-        send.message_body(cancel).send().await.unwrap();
+        whole.send("scheduler", &cancel).await;
     }
     for id in &ids {
         whole.task_once(id, "turned to undo", |t| t.process_state() != ProcessState::Processing).await;

@@ -6,7 +6,6 @@ use serde_json::{Value, json};
 use shared::task::ProcessState;
 use std::collections::{BTreeMap, BTreeSet};
 use stepwarden_aws::metrics::{ALL, Kind};
-use stepwarden_local::access;
 use stepwarden_remotes::{Service, ServiceFaults};
 
 /// Position of the step that payment does.
@@ -44,9 +43,9 @@ async fn every_metric_is_emitted() {
     let faults = |faults| whole.fault(Service::Payment, faults);
     faults(ServiceFaults { permanent: 1.0, ..Default::default() });
     let undone = whole.submit("undone", &json!({"workflow": "trip", "input": {"total_cents": 1}})).await;
-    assert_eq!(whole.ended(&[undone]).await[0].process_state(), ProcessState::Undone);
+    whole.ends(&undone, ProcessState::Undone).await;
     let stopped = whole.submit("stop", &json!({"workflow": "stop", "input": {"total_cents": 1}})).await;
-    assert_eq!(whole.ended(&[stopped]).await[0].process_state(), ProcessState::Error);
+    whole.ends(&stopped, ProcessState::Error).await;
     let seen = async |name: &str| scrape(&whole).await.get(name).is_some_and(|value| *value > 0.0);
     let _ = whole.submit("ask", &json!({"workflow": "ask", "input": {}})).await;
     until("a reminder failed", async || seen("stepwarden_reminders_failed_total").await.then_some(())).await;
@@ -56,15 +55,13 @@ async fn every_metric_is_emitted() {
     until("orders have an age", async || seen("stepwarden_oldest_processing_age_seconds").await.then_some(())).await;
     until("a breaker is open", async || seen("stepwarden_breaker_opened_total").await.then_some(())).await;
     faults(ServiceFaults::default());
-    let task = whole.ended(std::slice::from_ref(&open)).await.remove(0);
+    let task = whole.ends(&open, ProcessState::Processed).await;
     assert!(task.steps[CHARGE].attempt > 1, "it was tried again: {task:#?}");
     let reply = json!({"type": "reply", "task_id": open, "step": "charge",
                        "attempt": 1, "outcome": "done", "output": {}});
-    let url = whole.config().queue_url("replies");
-    whole.clients.sqs.send_message().queue_url(url).message_body(reply.to_string()).send().await.unwrap();
+    whole.send("replies", &reply.to_string()).await;
     // Another system, whose callers have a rate limit; metrics are counted for the whole process.
-    let bounded =
-        Whole::start_for(&[trip("trip", "1s", 3, "")], access::Options { rate: 1, ..Default::default() }).await;
+    let bounded = Whole::start_with(&[trip("trip", "1s", 3, "")], |options| options.access.rate = 1).await;
     until("an order is refused", async || {
         let post = bounded.http.post(format!("{}/orders", bounded.system.url)).header("idempotency-key", "one");
         let answer = post.json(&json!({"workflow": "trip", "input": {"total_cents": 3}})).send().await.unwrap();

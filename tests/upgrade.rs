@@ -27,7 +27,7 @@ use std::sync::{Arc, Mutex};
 use stepwarden_aws::config::queue;
 use stepwarden_aws::{Clients, Config, Engine, SqsMessenger, engine, item, schema};
 use stepwarden_embedded::Endpoints;
-use supervisor::Settings;
+use supervisor::{Settings, Sweep};
 
 /// Folders of recordings, and the queue to which that version's agents reply.
 const VERSIONS: [(&str, &str); 2] = [("first", queue::SCHEDULER), ("second", queue::REPLIES)];
@@ -55,6 +55,10 @@ fn batch(queue: &str, body: &Value) -> SqsEvent {
         {"messageId": "m", "receiptHandle": "r", "body": body.to_string(), "eventSourceARN": arn, "attributes": {}, "messageAttributes": {}}
     ]}))
     .unwrap()
+}
+
+async fn put(clients: &Clients, table: &str, item: item::Item) {
+    clients.dynamodb.put_item().table_name(table).set_item(Some(item)).send().await.unwrap();
 }
 
 /// The current functions over the recorded items, at a time of the recording.
@@ -85,8 +89,7 @@ impl Upgraded {
         let mut config = Config::from_lookup(lookup).unwrap();
         config.queue_prefix = schema::create(&clients, &config, "shop-", 180).await.unwrap();
         for (table, name) in [("orders", "order"), ("state", "workflow"), ("state", "lease"), ("state", task)] {
-            let item = to_item(&recorded(version, name));
-            clients.dynamodb.put_item().table_name(table).set_item(Some(item)).send().await.unwrap();
+            put(&clients, table, to_item(&recorded(version, name))).await;
         }
         let saved = item::to_task(&to_item(&recorded(version, task))).unwrap().updated_at;
         let now = Arc::new(Mutex::new(saved + SignedDuration::from_millis(100)));
@@ -116,6 +119,16 @@ impl Upgraded {
         let response = self.try_schedule(queue, message).await;
         assert_eq!(response, stepwarden_aws::batch::Response::default());
         assert_eq!(self.take(queue::SET_ASIDE).await, Vec::<Value>::new());
+    }
+
+    async fn sweep(&self) -> Sweep {
+        let settings = Settings::new(self.config.shards, std::time::Duration::from_secs(60));
+        supervisor::handler(&self.engine, &*self.engine.store, settings).await.unwrap()
+    }
+
+    /// Ten minutes pass.
+    fn pass(&self) {
+        *self.now.lock().unwrap() += SignedDuration::from_mins(10);
     }
 
     async fn take(&self, name: &str) -> Vec<Value> {
@@ -250,9 +263,8 @@ async fn a_recorded_request_is_done_and_its_reply_counts() {
 async fn a_recorded_order_whose_messages_are_lost_is_recovered() {
     for version in VERSIONS {
         let upgraded = Upgraded::with(version, "task-claimed").await;
-        *upgraded.now.lock().unwrap() += SignedDuration::from_mins(10);
-        let settings = Settings::new(upgraded.config.shards, std::time::Duration::from_secs(60));
-        let sweep = supervisor::handler(&upgraded.engine, settings).await.unwrap();
+        upgraded.pass();
+        let sweep = upgraded.sweep().await;
         assert_eq!((sweep.expired, sweep.failed, sweep.stood_by), (2, 0, false));
         let task = upgraded.task().await;
         assert_eq!(task.steps.iter().map(|s| s.failures).collect::<Vec<_>>(), [1, 1, 0, 0]);
@@ -294,9 +306,7 @@ async fn a_record_of_a_later_version_is_refused_in_words_and_left_as_it_is() {
     let recorded_task = to_item(&recorded(version, "task-claimed"));
     for (unknown, later) in from_later_versions(&recorded_task) {
         let upgraded = Upgraded::with((version, replies), "task-claimed").await;
-        let state =
-            |item: &item::Item| upgraded.clients.dynamodb.put_item().table_name("state").set_item(Some(item.clone()));
-        state(&later).send().await.unwrap();
+        put(&upgraded.clients, "state", later.clone()).await;
         let id = item::to_task(&recorded_task).unwrap().id;
         let error = upgraded.engine.store.load(&id).await.unwrap_err().to_string();
         assert!(error.contains(unknown) && error.contains("newer version"), "{unknown}: {error}");
@@ -310,10 +320,9 @@ async fn a_record_of_a_later_version_is_refused_in_words_and_left_as_it_is() {
         // The sweep continues with the next order.
         let mut neighbour = recorded_task.clone();
         neighbour.insert("pk".into(), AttributeValue::S("ord_00000000000000000000000000".into()));
-        state(&neighbour).send().await.unwrap();
-        *upgraded.now.lock().unwrap() += SignedDuration::from_mins(10);
-        let settings = Settings::new(upgraded.config.shards, std::time::Duration::from_secs(60));
-        let sweep = supervisor::handler(&upgraded.engine, settings).await.unwrap();
+        put(&upgraded.clients, "state", neighbour).await;
+        upgraded.pass();
+        let sweep = upgraded.sweep().await;
         assert_eq!((sweep.expired, sweep.failed), (2, 1), "{unknown}");
         let key = AttributeValue::S(id.0.clone());
         let now = upgraded.clients.dynamodb.get_item().table_name("state").key("pk", key).send().await.unwrap();
@@ -322,14 +331,14 @@ async fn a_record_of_a_later_version_is_refused_in_words_and_left_as_it_is() {
             assert_eq!(now.get(column), then.get(column), "{unknown}: `{column}`");
         }
         // The record is no longer at the head of the index, and the reason is shown where an operator looks.
-        assert_eq!(supervisor::handler(&upgraded.engine, settings).await.unwrap().failed, 0, "{unknown}");
+        assert_eq!(upgraded.sweep().await.failed, 0, "{unknown}");
         let why = now["aside"].as_s().unwrap();
         assert!(why.contains(unknown) && why.contains("newer version"), "{unknown}: {why}");
         // The newer version is back: the note beside the record does not keep it from reading the record.
         let mut known = now;
         known.insert("task".into(), recorded_task["task"].clone());
         known.remove("children");
-        state(&known).send().await.unwrap();
+        put(&upgraded.clients, "state", known).await;
         assert_eq!(upgraded.engine.store.load(&id).await.unwrap().unwrap().id, id, "{unknown}");
     }
 }
@@ -363,15 +372,13 @@ async fn a_damaged_record_is_not_taken_for_one_of_a_later_version() {
         ("another kind of attribute", with("version", AttributeValue::S("1".into()))),
     ] {
         let upgraded = Upgraded::with(VERSIONS[1], "task-claimed").await;
-        let put = upgraded.clients.dynamodb.put_item().table_name("state").set_item(Some(damaged));
-        put.send().await.unwrap();
+        put(&upgraded.clients, "state", damaged).await;
         let id = item::to_task(&recorded_task).unwrap().id;
         let error = upgraded.engine.store.load(&id).await.unwrap_err().to_string();
         assert!(error.contains("damaged") && !error.contains("newer version"), "{what}: {error:.200}");
-        *upgraded.now.lock().unwrap() += SignedDuration::from_mins(10);
-        let settings = Settings::new(upgraded.config.shards, std::time::Duration::from_secs(60));
+        upgraded.pass();
         for failed in [1, 0] {
-            assert_eq!(supervisor::handler(&upgraded.engine, settings).await.unwrap().failed, failed, "{what}");
+            assert_eq!(upgraded.sweep().await.failed, failed, "{what}");
         }
     }
 }
@@ -397,8 +404,7 @@ async fn a_definition_of_a_later_version_is_refused_in_words() {
         ("hash", with(|workflow| workflow["steps"][0]["timeout"] = json!("PT99S"))),
     ] {
         item.insert("workflow".into(), AttributeValue::S(text));
-        let put = upgraded.clients.dynamodb.put_item().table_name("state").set_item(Some(item.clone()));
-        put.send().await.unwrap();
+        put(&upgraded.clients, "state", item.clone()).await;
         let error = upgraded.engine.store.workflow(&hash).await.unwrap_err().to_string();
         assert!(error.contains(unknown), "{unknown}: {error}");
     }
@@ -577,18 +583,13 @@ fn fields_that_the_previous_version_drops_do_no_harm() {
     let places = [("task", &task), ("alert", &task["al"])].into_iter().chain(steps.iter().map(|step| ("step", step)));
     let mut dropped = Vec::new();
     for (place, value) in places {
-        let seen: Vec<_> = dropped.clone();
         let known = KNOWN_BEFORE.iter().find(|(name, _)| *name == place).unwrap().1;
-        dropped.extend(
-            value
-                .as_object()
-                .unwrap()
-                .keys()
-                .filter(|key| !known.contains(&key.as_str()))
-                .map(|key| (place, key.clone()))
-                .filter(|field| !seen.contains(field)),
-        );
+        for key in value.as_object().unwrap().keys().filter(|key| !known.contains(&key.as_str())) {
+            if !dropped.contains(&(place, key.as_str())) {
+                dropped.push((place, key.as_str()));
+            }
+        }
     }
-    let reasons: Vec<_> = DROPPED_BEFORE.iter().map(|(place, key, _)| (*place, (*key).to_owned())).collect();
+    let reasons: Vec<_> = DROPPED_BEFORE.iter().map(|(place, key, _)| (*place, *key)).collect();
     assert_eq!(dropped, reasons, "a field that the version before drops needs a reason here");
 }

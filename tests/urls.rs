@@ -1,12 +1,11 @@
 //! Goal: an order whose steps are all URLs ends like any other, under faults of the services behind them. Method: the
 //! whole system in one process, and sample remote services that only the workflow file names.
 
-use crate::support::{Whole, count, trip};
+use crate::support::{Whole, count, expected, trip};
 use serde_json::json;
 use shared::history::Kind;
 use shared::task::ProcessState;
-use std::collections::BTreeMap;
-use stepwarden_remotes::{Expected, Remotes, Service, ServiceFaults};
+use stepwarden_remotes::{Remotes, Service, ServiceFaults};
 
 /// The reference workflow with each agent replaced by the URLs of its service.
 fn over_urls(url: &str) -> String {
@@ -26,21 +25,13 @@ struct World {
 
 impl World {
     async fn start() -> Self {
-        let remotes = Remotes::open(None).unwrap();
-        let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
-        let url = format!("http://{}", listener.local_addr().unwrap());
-        let served = remotes.clone();
-        tokio::spawn(async move { served.serve(listener, std::future::pending()).await });
+        let (remotes, url) = crate::support::remotes().await;
         let text = over_urls(&url);
         assert!(!text.contains("agent"), "{text}");
-        Self { whole: Whole::start_with(&[text], shared::pools::Layout::new(), BTreeMap::new()).await, remotes }
+        Self { whole: Whole::start(&[text]).await, remotes }
     }
 
     fn ledger_is_clean(&self, tasks: &[shared::task::Task]) {
-        let expected = |task: &shared::task::Task| match task.process_state() {
-            ProcessState::Processed => Expected::Applied(Service::ALL.to_vec()),
-            _ => Expected::Undone,
-        };
         let report = self.remotes.check(tasks.iter().map(|t| (t.id.0.clone(), expected(t)))).unwrap();
         assert!(report.is_clean(), "{report}");
     }

@@ -1,7 +1,6 @@
 //! Tests over more than one package, in one program, because each separate program would be linked with the whole
 //! system. `cargo test -p stepwarden-tests --test whole api::` runs those of `api.rs`.
 
-mod agent_crate;
 mod alerts;
 mod api;
 mod budget;

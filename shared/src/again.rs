@@ -8,11 +8,11 @@
 
 use crate::outputs::{MAX_ALL_BESIDE, MAX_COUNT_BESIDE};
 use crate::step::{Direction, State, Step};
-use crate::task::{Phase, Task};
+use crate::task::{Phase, Task, as_position};
 use crate::workflow::{Step as Spec, Workflow};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
-use std::fmt;
 
 /// How often a step may be done again.
 pub const MAX_ROUNDS: u32 = 20;
@@ -90,23 +90,8 @@ pub enum Rule {
     Full,
 }
 
-/// Why an order cannot be run again. `Display` is a sentence.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Obstacle {
-    /// The rule that it breaks.
-    pub rule: Rule,
-    /// The step's name, if one step breaks it.
-    pub step: Option<String>,
-}
-
-impl fmt::Display for Obstacle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(step) = &self.step {
-            write!(f, "step `{step}`: ")?;
-        }
-        write!(f, "{}", self.rule)
-    }
-}
+/// Why an order cannot be run again.
+pub type Obstacle = crate::decision::Obstacle<Rule>;
 
 /// What to run again, and how.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -117,21 +102,6 @@ pub struct Wish {
     pub new_keys: bool,
     /// Effects without an undo may stay.
     pub without_undo: bool,
-}
-
-fn whole(rule: Rule) -> Obstacle {
-    Obstacle { rule, step: None }
-}
-
-/// The steps `from` and all that come after them, by position.
-fn closed(from: &[usize], workflow: &Workflow) -> BTreeSet<usize> {
-    let (mut all, mut ahead) = (BTreeSet::new(), from.to_vec());
-    while let Some(step) = ahead.pop() {
-        if all.insert(step) {
-            ahead.extend(workflow.dependents(step));
-        }
-    }
-    all
 }
 
 fn has_begun(step: &Step) -> bool {
@@ -146,10 +116,10 @@ fn stays(step: &Step, spec: &Spec) -> bool {
 
 /// The steps that `wish` means, whether the rules allow it or not.
 fn meant(workflow: &Workflow, wish: &Wish) -> Result<Vec<usize>, Obstacle> {
-    let unknown = |name: &String| Obstacle { rule: Rule::Unknown, step: Some(name.clone()) };
+    let unknown = |name| Obstacle::at(Rule::Unknown, name);
     let from = wish.from.iter().map(|name| workflow.position(name).ok_or_else(|| unknown(name)));
     let from: Vec<usize> = from.collect::<Result<_, _>>()?;
-    if from.is_empty() { Err(whole(Rule::NoStep)) } else { Ok(from) }
+    if from.is_empty() { Err(Obstacle::whole(Rule::NoStep)) } else { Ok(from) }
 }
 
 /// What fulfilling `wish` for `task` would record.
@@ -165,15 +135,15 @@ pub fn check(task: &Task, workflow: &Workflow, wish: &Wish) -> Result<Again, Obs
         (task.migration.is_some(), Rule::Migrating),
     ];
     if let Some((_, rule)) = rules.into_iter().find(|(is_broken, _)| *is_broken) {
-        return Err(whole(rule));
+        return Err(Obstacle::whole(rule));
     }
     let from = meant(workflow, wish)?;
-    let all = closed(&from, workflow);
+    let all = workflow.with_dependents(&from);
     let new_rules = |index: usize| {
         let (step, spec) = (&task.steps[index], &workflow.steps[index]);
         let is_in = all.contains(&index);
         let is_from = from.contains(&index);
-        let has_list = step.kids.as_ref().is_some_and(|kids| kids.items.is_some());
+        let has_list = step.items().is_some();
         let passed_over = step.state == State::PassedOver && spec.after.iter().any(|after| !all.contains(&after.step));
         let rules = [
             (is_from && !has_begun(step), Rule::NotBegun),
@@ -189,16 +159,15 @@ pub fn check(task: &Task, workflow: &Workflow, wish: &Wish) -> Result<Again, Obs
     };
     let broken = (0..task.steps.len()).find_map(|index| Some((index, new_rules(index)?)));
     if let Some((index, rule)) = broken {
-        return Err(Obstacle { rule, step: Some(workflow.steps[index].name.clone()) });
+        return Err(Obstacle::at(rule, &workflow.steps[index].name));
     }
     let replaced = all.iter().filter(|&&index| task.steps[index].beside.is_some()).count();
     if crate::outputs::ever_beside(task) + replaced > MAX_COUNT_BESIDE
         || crate::outputs::bytes_beside(task) > MAX_ALL_BESIDE / 2
     {
-        return Err(whole(Rule::Full));
+        return Err(Obstacle::whole(Rule::Full));
     }
-    let steps = all.into_iter().map(|index| u16::try_from(index).expect("at most MAX_STEPS steps"));
-    Ok(Again { steps: steps.collect(), new_keys: wish.new_keys })
+    Ok(Again { steps: all.into_iter().map(as_position).collect(), new_keys: wish.new_keys })
 }
 
 /// Whether the step's turn would come again: no step that stays as it is would pass it over.
@@ -213,17 +182,17 @@ fn ran_before(task: &Task, workflow: &Workflow, index: usize, all: &BTreeSet<usi
 }
 
 /// What running again would mean for an order's steps, as lists of names.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Plan {
-    /// All that are done again, in the order of the file.
+    /// All steps that are done again.
     pub again: Vec<String>,
-    /// Those that are undone first, in this order. Then they get new idempotency keys.
+    /// Those that are undone before, in that order.
     pub undone_first: Vec<String>,
-    /// Those that may have run and have no undo, so that what they did stays.
+    /// Those that may have run and have no undo: what they did stays.
     pub stays: Vec<String>,
-    /// Those that get a new key.
+    /// Those that get a new idempotency key.
     pub new_keys: Vec<String>,
-    /// Those that keep the old key: a service that knows it repeats its answer and does nothing.
+    /// Those that keep their key: a service that knows it answers as before and does nothing.
     pub old_keys: Vec<String>,
     /// Those whose order is undone, and that start another one.
     pub new_orders: Vec<String>,
@@ -233,7 +202,7 @@ pub struct Plan {
 #[must_use]
 pub fn plan(task: &Task, workflow: &Workflow, wish: &Wish) -> Plan {
     let Ok(from) = meant(workflow, wish) else { return Plan::default() };
-    let all = closed(&from, workflow);
+    let all = workflow.with_dependents(&from);
     let name = |index: usize| workflow.steps[index].name.clone();
     let is_owed = |index: &usize| {
         let (step, spec) = (&task.steps[*index], &workflow.steps[*index]);

@@ -18,9 +18,9 @@ mod remind;
 pub(crate) use callback::{called_back, is_callback};
 use effects::{Mapped, call, is_withheld, may_remind};
 pub(crate) use effects::{
-    alert, first_notice, is_past, next_claim, notice, received, request, spell_out, tell_before_undo, turn_notices,
-    wake,
+    alert, first_notice, is_past, next_claim, notice, request, tell_before_undo, turn_notices, wake,
 };
+pub use effects::{history, received};
 pub(crate) use migrate::{migrate, stay};
 
 use crate::decision::{Decision, Turn};
@@ -30,9 +30,8 @@ use crate::message::{Effect, MAX_DELAY, MAX_OUTPUT, NoticeKind, Wake};
 use crate::names::{self, names};
 use crate::retry::Then;
 use crate::step::{Direction, Failure, FailureKind, State, Step};
-use crate::task::{Alert, Phase, Task, Way, grace, moved};
+use crate::task::{Alert, Phase, Task, Way, as_position, grace, moved};
 use crate::time::{SignedDuration, Timestamp, plus};
-use crate::workflow::wait::Wait;
 use serde_json::Value;
 
 pub(crate) use remind::reminders;
@@ -98,7 +97,7 @@ impl<'a> Change<'a> {
     fn log(&mut self, kind: Kind, step: Option<usize>, text: Option<String>) {
         let at = self.task.created_at.duration_until(self.turn.now).as_millis();
         let attempt = step.map_or(0, |i| self.task.steps[i].attempt);
-        let step = step.map(|i| u16::try_from(i).expect("at most MAX_STEPS steps"));
+        let step = step.map(as_position);
         let at = i64::try_from(at).unwrap_or(i64::MAX);
         history::push(&mut self.task.log, Entry(at, kind, step, attempt, text));
     }
@@ -189,7 +188,7 @@ impl<'a> Change<'a> {
         let value = output.evaluate(&names::of_whole(&self.task, output, self.turn));
         self.turn.outputs.loss()?;
         let value = value?;
-        let bytes = crate::operator::length(&value);
+        let bytes = crate::json::length(&value);
         if bytes > MAX_OUTPUT || crate::json::is_deep(&value) {
             return Err(Mistake(format!(
                 "it has {bytes} bytes; the limits are {MAX_OUTPUT} bytes and 50 levels of nesting: return a reference \
@@ -269,30 +268,21 @@ impl<'a> Change<'a> {
                 break;
             }
             for index in ready {
-                // Only a scheduler reads and makes other orders.
-                let has_child = self.task.steps[index].kids.is_some();
-                match (direction, &self.task.steps[index].state) {
-                    (Direction::Do, State::Waiting { .. }) if has_child => {
-                        chosen.push(index);
-                        match self.has_list(index) {
-                            _ if !claims => {}
-                            true => self.look_at_list(index),
-                            false => self.look(index),
-                        }
-                        continue;
+                let step = &self.task.steps[index];
+                let is_wait = direction == Direction::Do && matches!(step.state, State::Waiting { .. });
+                if step.kids.is_some() && (is_wait || direction == Direction::Undo) {
+                    chosen.push(index);
+                    // Only a scheduler reads and makes other orders.
+                    match (direction, list::has(&self.task, index)) {
+                        _ if !claims => {}
+                        (Direction::Do, true) => self.look_at_list(index),
+                        (Direction::Do, false) => self.look(index),
+                        (Direction::Undo, true) => self.unwind_list(index),
+                        (Direction::Undo, false) => self.unwind(index),
                     }
-                    (Direction::Undo, _) if has_child => {
-                        chosen.push(index);
-                        match self.has_list(index) {
-                            _ if !claims => {}
-                            true => self.unwind_list(index),
-                            false => self.unwind(index),
-                        }
-                        continue;
-                    }
-                    _ => {}
+                    continue;
                 }
-                if let (Direction::Do, State::Waiting { .. }) = (direction, &self.task.steps[index].state) {
+                if is_wait {
                     self.computed(index, None);
                     continue;
                 }
@@ -308,7 +298,7 @@ impl<'a> Change<'a> {
                     continue;
                 }
                 if direction == Direction::Do && self.turn.workflow.steps[index].child.is_some() {
-                    match self.input_of_child(index) {
+                    match child::input(&self.task, index, self.turn) {
                         Ok(input) => children.push((index, input)),
                         Err(mistake) => self.mistaken(index, direction, &mistake),
                     }
@@ -332,7 +322,7 @@ impl<'a> Change<'a> {
             goes_on |= self.task.steps[index].is_settled();
         }
         for (index, call) in calls {
-            self.claim(index, direction, call);
+            self.claim(now, index, direction, call);
         }
         for (index, input) in children {
             self.begin_child(index, input);
@@ -391,7 +381,7 @@ impl<'a> Change<'a> {
                 None => return true,
                 Some(Ok(until)) if until <= self.turn.now => self.computed(index, Some("its time has passed".into())),
                 Some(Ok(until)) => {
-                    let event = spec.wait.as_ref().and_then(Wait::event);
+                    let event = spec.event();
                     self.task.steps[index].state = State::Waiting { until, event: event.is_some() };
                     self.log(Kind::Waiting, Some(index), Some(format!("until {until}")));
                     self.waits = true;
@@ -448,7 +438,7 @@ impl<'a> Change<'a> {
     }
 
     /// An expression has no value for this order, so the step fails before anything is called.
-    fn mistaken(&mut self, index: usize, direction: Direction, mistake: &Mistake) {
+    pub(crate) fn mistaken(&mut self, index: usize, direction: Direction, mistake: &Mistake) {
         self.fail(index, direction, &mistake.to_string(), Failure::of(FailureKind::Mistake));
     }
 
@@ -540,35 +530,29 @@ impl<'a> Change<'a> {
     /// Stops the task in an error phase and owes an alert.
     fn stop(&mut self, phase: Phase, index: Option<usize>, reason: &str) {
         let reason = history::shorten(reason, history::MAX_TEXT);
+        self.rest(phase);
+        self.task.alert =
+            Some(Alert { version: self.task.version, step: index.map(as_position), reason: reason.clone() });
+        self.log(Kind::TaskError, index, Some(reason.clone()));
+        self.task.reason = Some(reason);
+        self.notice = Some((NoticeKind::AttentionNeeded, index));
+    }
+
+    fn end(&mut self, phase: Phase, kind: Kind, notice: NoticeKind) {
+        self.rest(phase);
+        // An alert about a wait is useless after the end.
+        self.task.alert = None;
+        self.log(kind, None, None);
+        self.notice = Some((notice, None));
+    }
+
+    /// From now on nothing happens unless a person acts.
+    fn rest(&mut self, phase: Phase) {
         self.task.phase = phase;
         // A resubmission means that the task shall run, so the pause ends here.
         self.end_pause();
         self.task.turned_at = self.task.version;
-        self.task.notice_owed = self.owes_strictly();
-        self.task.alert = Some(Alert {
-            version: self.task.version,
-            step: index.map(|index| u16::try_from(index).expect("at most MAX_STEPS steps")),
-            reason: reason.clone(),
-        });
-        self.log(Kind::TaskError, index, Some(reason.clone()));
-        self.task.reason = Some(reason);
-        self.notice = Some((NoticeKind::AttentionNeeded, index));
-        self.wake = false;
-    }
-
-    fn owes_strictly(&self) -> bool {
-        self.turn.workflow.strict_notices && self.task.reply_queue.is_some()
-    }
-
-    fn end(&mut self, phase: Phase, kind: Kind, notice: NoticeKind) {
-        self.task.phase = phase;
-        // An alert about a wait is useless after the end.
-        self.task.alert = None;
-        self.end_pause();
-        self.task.turned_at = self.task.version;
-        self.task.notice_owed = self.owes_strictly();
-        self.log(kind, None, None);
-        self.notice = Some((notice, None));
+        self.task.notice_owed = self.turn.workflow.strict_notices && self.task.reply_queue.is_some();
         self.wake = false;
     }
 
@@ -584,6 +568,10 @@ impl<'a> Change<'a> {
     fn restart(&mut self) {
         let called: Vec<bool> = (0..self.task.steps.len()).map(|i| called_back(&self.task, i).is_some()).collect();
         for (step, called) in self.task.steps.iter_mut().zip(called) {
+            // Items that failed after the task stopped are tried again, too.
+            if let (State::Failed | State::Waiting { .. }, Some(kids)) = (&step.state, &mut step.kids) {
+                kids.try_again();
+            }
             match step.state {
                 State::Failed if called => {
                     step.state = State::Processed;
@@ -591,9 +579,6 @@ impl<'a> Change<'a> {
                     step.failure = None;
                 }
                 State::Failed if step.kids.is_some() => {
-                    if let Some(kids) = &mut step.kids {
-                        kids.try_again();
-                    }
                     step.state = State::Waiting { until: self.turn.now, event: false };
                     step.error = None;
                     step.failure = None;
@@ -604,22 +589,7 @@ impl<'a> Change<'a> {
                     step.poll_until = None;
                 }
                 State::UndoFailed => step.state = State::UndoPending { not_before: None },
-                // Items that failed after the task stopped are tried again, too.
-                State::Waiting { .. } if step.kids.is_some() => {
-                    if let Some(kids) = &mut step.kids {
-                        kids.try_again();
-                    }
-                }
-                State::Pending { .. }
-                | State::Processing { .. }
-                | State::Waiting { .. }
-                | State::Processed
-                | State::Skipped
-                | State::PassedOver
-                | State::Caught
-                | State::UndoPending { .. }
-                | State::UndoProcessing { .. }
-                | State::Undone => {}
+                _ => {}
             }
             step.failures = 0;
             step.undo_failures = 0;
@@ -697,10 +667,6 @@ impl<'a> Change<'a> {
     pub(crate) fn alert_sent(&mut self) {
         self.task.alert = None;
         self.log(Kind::AlertSent, None, None);
-    }
-
-    pub(crate) fn notice_sent(&mut self) {
-        self.task.notice_owed = false;
     }
 
     /// Asks for a Wake if part of this task waits for a time.

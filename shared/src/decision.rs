@@ -14,6 +14,7 @@ use crate::workflow::{Hash, Workflow};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
+use std::fmt;
 
 /// Who decides, when, and on what.
 #[derive(Clone, Copy, Debug)]
@@ -143,6 +144,13 @@ pub enum Decision {
         /// To be sent anyway: an earlier delivery may have died before sending.
         effects: Vec<Effect>,
     },
+}
+
+impl Decision {
+    /// Changes and sends nothing.
+    pub(crate) fn keep(why: Kept) -> Self {
+        Self::Keep { why, effects: Vec::new() }
+    }
 }
 
 /// Why an event changes nothing.
@@ -288,6 +296,37 @@ pub enum What {
     },
     /// Do these steps, and all after them, again.
     RunAgain(again::Wish),
+}
+
+/// Why an order cannot move to another definition, or run again. `Display` is a sentence.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Obstacle<R> {
+    /// The rule that it breaks.
+    pub rule: R,
+    /// The step's name, if one step breaks it.
+    pub step: Option<String>,
+    /// More about it, if any.
+    pub detail: Option<String>,
+}
+
+impl<R> Obstacle<R> {
+    pub(crate) fn whole(rule: R) -> Self {
+        Self { rule, step: None, detail: None }
+    }
+
+    pub(crate) fn at(rule: R, step: &str) -> Self {
+        Self { step: Some(step.to_owned()), ..Self::whole(rule) }
+    }
+}
+
+impl<R: fmt::Display> fmt::Display for Obstacle<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(step) = &self.step {
+            write!(f, "step `{step}`: ")?;
+        }
+        write!(f, "{}", self.rule)?;
+        self.detail.as_ref().map_or(Ok(()), |detail| write!(f, ": {detail}"))
+    }
 }
 
 /// Why an act is refused. `Display` is a sentence for the operator.

@@ -27,7 +27,7 @@ use crate::supervisor::{Verdict, holders, supervise, supervise_full};
 use crate::task::Task;
 use crate::time::{SignedDuration, Timestamp, plus};
 use crate::workflow::{Hash, MAX_STEPS, Workflow};
-use futures::future::join_all;
+use futures::future::{BoxFuture, join_all};
 use lru::LruCache;
 use serde_json::Value;
 use std::collections::{HashMap, HashSet};
@@ -155,11 +155,14 @@ impl Handled {
 }
 
 /// The shell around the core.
-pub struct Engine<S, M> {
+///
+/// Its ports are trait objects, and its longest methods return boxed futures, so that it is compiled once, here, instead
+/// of in every program and test that uses it.
+pub struct Engine {
     /// The state store.
-    pub store: S,
+    pub store: Arc<dyn StateStore>,
     /// How messages leave.
-    pub messenger: M,
+    pub messenger: Arc<dyn Messenger>,
     config: Config,
     core: Core,
     saves: AtomicU64,
@@ -242,9 +245,9 @@ impl Known {
     }
 }
 
-impl<S: StateStore, M: Messenger> Engine<S, M> {
+impl Engine {
     /// An engine over `store` and `messenger`.
-    pub fn new(store: S, messenger: M, config: Config) -> Self {
+    pub fn new(store: Arc<dyn StateStore>, messenger: Arc<dyn Messenger>, config: Config) -> Self {
         let size = NonZeroUsize::new(config.cache).unwrap_or(NonZeroUsize::MIN);
         Self {
             store,
@@ -301,9 +304,11 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
     /// Handles many events. Different tasks are decided and saved concurrently; the events of one task become one save,
     /// in order. Then all effects go out in as few requests as possible. One answer per event, in order; one task's
     /// failure does not affect another.
-    pub async fn handle(&self, events: Vec<(Id, Event)>) -> Vec<Result<Handled, Error>> {
-        let decided = self.decide_all(&events).await;
-        self.send_all(decided).await
+    pub fn handle(&self, events: Vec<(Id, Event)>) -> BoxFuture<'_, Vec<Result<Handled, Error>>> {
+        Box::pin(async move {
+            let decided = self.decide_all(&events).await;
+            self.send_all(decided).await
+        })
     }
 
     /// Applies operators' acts concurrently. One outcome per act, in order.
@@ -386,7 +391,11 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
 
     /// Recovers overdue tasks for a supervisor with this fencing `token`; 0 without a leader. One answer per task, in
     /// order.
-    pub async fn recover(&self, ids: &[Id], token: u64) -> Vec<Result<Found, Error>> {
+    pub fn recover<'a>(&'a self, ids: &'a [Id], token: u64) -> BoxFuture<'a, Vec<Result<Found, Error>>> {
+        Box::pin(self.recover_due(ids, token))
+    }
+
+    async fn recover_due(&self, ids: &[Id], token: u64) -> Vec<Result<Found, Error>> {
         if ids.is_empty() {
             return Vec::new();
         }
@@ -449,7 +458,7 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
             return;
         }
         let alerts = untold.iter().map(|(id, why)| Effect::Alert(Box::new(AlertEvent::unreadable(id, why)))).collect();
-        let sent = Box::pin(self.messenger.send(alerts)).await;
+        let sent = self.messenger.send(alerts).await;
         let sent = untold.iter().zip(sent).filter(|(_, sent)| sent.is_ok());
         join_all(sent.map(|((id, why), _)| self.store.set_aside(id, why, due, true))).await;
     }

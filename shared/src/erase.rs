@@ -5,8 +5,8 @@
 
 use crate::history::{self, Entry, Kind, act_text};
 use crate::order::Id;
-use crate::step::{Kids, Pages, Rounds, Step};
-use crate::task::{Alert, Phase, Task};
+use crate::step::{Pages, Step};
+use crate::task::{Phase, Task};
 use crate::time::Timestamp;
 
 /// Why an order cannot be erased. `Display` is a sentence for the operator.
@@ -92,149 +92,96 @@ impl Task {
 
 /// Names every field, so that a new one must be considered.
 fn bare(task: &Task) -> Task {
+    let mut bare = task.clone();
     let Task {
-        id,
-        version,
-        stamp,
-        shard,
-        due,
-        lease_token,
-        created_at,
-        updated_at,
-        workflow,
-        workflow_hash,
-        phase,
-        turned_at,
+        id: _,
+        version: _,
+        stamp: _,
+        shard: _,
+        due: _,
+        lease_token: _,
+        created_at: _,
+        updated_at: _,
+        workflow: _,
+        workflow_hash: _,
+        phase: _,
+        turned_at: _,
         steps,
-        tenant,
-        reference: _,
-        labels: _,
-        reply_queue,
-        priority,
-        traceparent: _,
-        forward_by,
-        deadline,
-        paused_at,
-        acted_at,
-        acted_on,
-        reason: _,
+        tenant: _,
+        reference,
+        labels,
+        reply_queue: _,
+        priority: _,
+        traceparent,
+        forward_by: _,
+        deadline: _,
+        paused_at: _,
+        acted_at: _,
+        acted_on: _,
+        reason,
         alert,
-        notice_owed,
-        expires,
-        retention,
-        books,
-        // Addresses already handed out become invalid.
-        secret: _,
-        events: _,
-        parent,
-        pins,
-        migration,
-        again,
-        output: _,
+        notice_owed: _,
+        expires: _,
+        retention: _,
+        books: _,
+        secret,
+        events,
+        parent: _,
+        pins: _,
+        migration: _,
+        again: _,
+        output,
         log,
-    } = task.clone();
-    let alert = alert.map(|Alert { version, step, reason: _ }| Alert { version, step, reason: ERASED.into() });
-    let has_who_and_why = |kind: Kind| matches!(kind, Kind::Erasing | Kind::Erased);
-    let entry = |Entry(at, kind, step, attempt, text)| {
-        Entry(at, kind, step, attempt, text.filter(|_: &String| has_who_and_why(kind)))
-    };
-    Task {
-        id,
-        version,
-        stamp,
-        shard,
-        due,
-        lease_token,
-        created_at,
-        updated_at,
-        workflow,
-        workflow_hash,
-        phase,
-        turned_at,
-        steps: steps.into_iter().map(bare_step).collect(),
-        tenant,
-        reference: None,
-        labels: Vec::new(),
-        reply_queue,
-        priority,
-        traceparent: None,
-        forward_by,
-        deadline,
-        paused_at,
-        acted_at,
-        acted_on,
-        reason: None,
-        alert,
-        notice_owed,
-        expires,
-        retention,
-        books,
-        secret: None,
-        events: Vec::new(),
-        parent,
-        pins,
-        migration,
-        again,
-        output: None,
-        log: log.into_iter().map(entry).collect(),
+    } = &mut bare;
+    steps.iter_mut().for_each(strip);
+    // Without the secret, addresses already handed out become invalid.
+    (*reference, *traceparent, *reason, *secret, *output) = Default::default();
+    labels.clear();
+    events.clear();
+    if let Some(alert) = alert {
+        alert.reason = ERASED.into();
     }
+    for Entry(_, kind, _, _, text) in log {
+        *text = text.take().filter(|_| matches!(kind, Kind::Erasing | Kind::Erased));
+    }
+    bare
 }
 
-fn bare_step(step: Step) -> Step {
+/// Names every field, so that a new one must be considered.
+fn strip(step: &mut Step) {
     let Step {
-        state,
-        attempt,
-        pool,
-        failures,
-        undo_failures,
-        extended,
-        claimed_at,
-        settled_at,
-        output: _,
-        beside: _,
-        error: _,
-        input: _,
-        failure: _,
-        unsure,
-        poll_until,
-        turn,
-        reminded,
-        alert_at,
-        heart: _,
+        state: _,
+        attempt: _,
+        pool: _,
+        failures: _,
+        undo_failures: _,
+        extended: _,
+        claimed_at: _,
+        settled_at: _,
+        output,
+        beside,
+        error,
+        input,
+        failure,
+        unsure: _,
+        poll_until: _,
+        turn: _,
+        reminded: _,
+        alert_at: _,
+        heart,
         kids,
         rounds,
         pages,
     } = step;
-    Step {
-        state,
-        attempt,
-        pool,
-        failures,
-        undo_failures,
-        extended,
-        claimed_at,
-        settled_at,
-        output: None,
-        beside: None,
-        error: None,
-        input: None,
-        failure: None,
-        unsure,
-        poll_until,
-        turn,
-        reminded,
-        alert_at,
-        heart: None,
-        kids: kids.map(bare_kids),
-        // The outputs of earlier rounds are erased with the others.
-        rounds: rounds.map(|rounds| Rounds { replaced: Vec::new(), ..rounds }),
-        pages: pages.map(|Pages { taken, items, .. }| Pages { taken, items, ..Pages::default() }),
-    }
-}
-
-fn bare_kids(mut kids: Kids) -> Kids {
-    if let Some(items) = &mut kids.items {
+    (*output, *beside, *error, *input, *failure, *heart) = Default::default();
+    if let Some(items) = kids.as_mut().and_then(|kids| kids.items.as_mut()) {
         items.inputs.clear();
     }
-    kids
+    // The outputs of earlier rounds are erased with the others.
+    if let Some(rounds) = rounds {
+        rounds.replaced.clear();
+    }
+    if let Some(pages) = pages {
+        *pages = Pages { taken: pages.taken, items: pages.items, ..Pages::default() };
+    }
 }

@@ -94,7 +94,7 @@ impl Kind {
         }
     }
 
-    fn name_of(value: &Value) -> String {
+    pub(crate) fn name_of(value: &Value) -> String {
         Self::of(value).map_or("null".into(), |kind| kind.to_string())
     }
 
@@ -139,6 +139,11 @@ impl Reference {
     pub fn copes(&self) -> bool {
         self.guarded || self.optional
     }
+
+    /// Whether it reads the field `field` of `root`, or all of `root`.
+    pub(crate) fn covers(&self, root: &str, field: &str) -> bool {
+        self.path[0] == root && self.path.get(1).is_none_or(|one| one == field)
+    }
 }
 
 /// A condition's result.
@@ -175,10 +180,6 @@ impl<'a> Names<'a> {
     /// What `root` stands for.
     #[must_use]
     pub fn get(&self, root: &str) -> Option<&Value> {
-        self.find(root)
-    }
-
-    fn find(&self, root: &str) -> Option<&Value> {
         self.all.iter().find(|(name, _)| *name == root).map(|(_, value)| &**value)
     }
 }

@@ -1,6 +1,7 @@
 //! The states of a list's items, three bits each, in the record of the step that starts an order per item. So the
 //! longest list takes five kilobytes of the record. Counts are derived from these states and never stored.
 
+use crate::json::is_default;
 use crate::outputs::Beside;
 use crate::time::Timestamp;
 use crate::workflow::Hash;
@@ -124,20 +125,12 @@ struct Recorded {
     edited: BTreeMap<u32, u32>,
     #[serde(rename = "i", default, skip_serializing_if = "BTreeMap::is_empty")]
     inputs: BTreeMap<u32, Beside>,
-    #[serde(rename = "b", default, skip_serializing_if = "is_zero")]
+    #[serde(rename = "b", default, skip_serializing_if = "is_default")]
     bytes: usize,
     #[serde(rename = "at", with = "millisecond::required")]
     changed_at: Timestamp,
-    #[serde(rename = "v", default, skip_serializing_if = "is_none")]
+    #[serde(rename = "v", default, skip_serializing_if = "is_default")]
     looked_at: u64,
-}
-
-fn is_none(version: &u64) -> bool {
-    *version == 0
-}
-
-fn is_zero(bytes: &usize) -> bool {
-    *bytes == 0
 }
 
 /// How many bits a state takes.

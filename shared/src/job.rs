@@ -38,7 +38,7 @@ pub const MAX_WHY: usize = 200;
 const MAX_NOTES: usize = 20;
 
 /// Identity of a job: `job_` and 26 characters of Crockford's base 32, derived from its idempotency key.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
 #[schemars(extend("pattern" = "^job_[0-9a-hjkmnp-tv-z]{26}$"))]
 pub struct JobId(pub String);
@@ -162,7 +162,7 @@ pub enum Control {
 #[serde(deny_unknown_fields)]
 pub struct Job {
     /// Its id.
-    #[serde(skip, default = "no_id")]
+    #[serde(skip)]
     pub id: JobId,
     /// Number of changes so far.
     #[serde(skip)]
@@ -232,10 +232,6 @@ pub struct Job {
     /// Who paused, resumed and aborted it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<Note>,
-}
-
-fn no_id() -> JobId {
-    JobId(String::new())
 }
 
 /// The result for one order, or the place for it.

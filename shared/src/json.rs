@@ -88,6 +88,21 @@ pub fn read_value(text: &[u8]) -> Result<Value, Refused> {
     if is_deep(&value) { Err(whole(Fault::Deep)) } else { Ok(value) }
 }
 
+/// Length of `value` in bytes of JSON.
+pub(crate) fn length(value: &impl Serialize) -> usize {
+    serde_json::to_string(value).map_or(usize::MAX, |json| json.len())
+}
+
+/// Whether `value` has more than `most` bytes of JSON, or is nested too deep.
+pub(crate) fn exceeds(value: &Value, most: usize) -> bool {
+    length(value) > most || is_deep(value)
+}
+
+/// Whether `value` is what a reader takes for an absent field, so that JSON need not have it.
+pub(crate) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
 /// Whether `value` is nested deeper than [`MAX_DEPTH`].
 #[must_use]
 pub fn is_deep(value: &Value) -> bool {

@@ -6,9 +6,9 @@
 use crate::change::{self, Change};
 use crate::decision::{Decision, Turn};
 use crate::history::{Entry, Kind, MAX_ENTRIES, MAX_TEXT, act_text};
-use crate::json;
+use crate::json::{self, exceeds, length};
 use crate::message::{Effect, MAX_ANSWER, MAX_DELAY, MAX_OUTPUT};
-use crate::operator::{MAX_INPUT, MAX_INPUTS, length};
+use crate::operator::{MAX_INPUT, MAX_INPUTS};
 use crate::outputs::MAX_BESIDE;
 use crate::step::{Direction, State, Step};
 use crate::task::{MAX_EVENT, MAX_KEPT, Phase, Task, Way};
@@ -136,11 +136,11 @@ pub fn check(task: &Task, tenant: &str, workflow: &Workflow) -> Result<(), Unfit
     let takes = |step: usize| {
         workflow.steps.get(step).is_some_and(|spec| spec.accept.is_some() || waits_for_event(spec) == Some(true))
     };
-    let people = |step: usize| workflow.steps.get(step).and_then(|spec| spec.wait.as_ref()?.event()?.people);
+    let people = |step: usize| workflow.steps.get(step).and_then(|spec| spec.event()?.people);
     let counts = |step: u16| people(usize::from(step)).is_some();
     let most = |index: usize| people(index).map_or(usize::MAX, usize::from);
     let data = || task.events.iter().filter_map(|event| event.data.as_ref());
-    let is_unfit = |data: &Value| !data.is_object() || json::is_deep(data) || length(data) > MAX_EVENT;
+    let is_unfit = |data: &Value| !data.is_object() || exceeds(data, MAX_EVENT);
     let later = versions.into_iter().map(|(at, version)| (version > task.version, at, LATER));
     let whole = [
         (task.tenant != tenant, "tn", "is not the tenant that submitted the order"),
@@ -152,7 +152,7 @@ pub fn check(task: &Task, tenant: &str, workflow: &Workflow) -> Result<(), Unfit
             "must name the definition of each workflow whose orders it may start",
         ),
         (
-            task.output.as_ref().is_some_and(|output| length(output) > MAX_OUTPUT || json::is_deep(output)),
+            task.output.as_ref().is_some_and(|output| exceeds(output, MAX_OUTPUT)),
             "out",
             "is longer than 4096 bytes, or nested more than 50 levels deep",
         ),
@@ -191,11 +191,7 @@ pub fn check(task: &Task, tenant: &str, workflow: &Workflow) -> Result<(), Unfit
             "ev.s",
             "is not the position of a step that waits for an event or a callback",
         ),
-        (
-            task.events.iter().filter(|event| event.data.is_some() && event.step.is_none()).count() > MAX_KEPT,
-            "ev",
-            "keeps more than 16 events for steps to come",
-        ),
+        (task.kept().count() > MAX_KEPT, "ev", "keeps more than 16 events for steps to come"),
         (data().any(is_unfit), "ev.d", "must be a JSON object of at most 4096 bytes, nested at most 50 levels deep"),
         (
             task.events.iter().any(|event| event.data.is_some() && event.step.is_some_and(|step| !counts(step))),
@@ -304,9 +300,7 @@ fn unfit(step: &Step, task: &Task, spec: &Spec, latest: Timestamp) -> Option<(&'
             "is PassedOver, but the step was attempted: set it to Skipped",
         ),
         (
-            step.failure
-                .as_ref()
-                .is_some_and(|failure| length(&failure.answer) > MAX_ANSWER || json::is_deep(&failure.answer)),
+            step.failure.as_ref().is_some_and(|failure| exceeds(&failure.answer, MAX_ANSWER)),
             "fl.a",
             "is longer than 1024 bytes, or nested more than 50 levels deep; leave it out",
         ),
@@ -397,9 +391,7 @@ fn unfit(step: &Step, task: &Task, spec: &Spec, latest: Timestamp) -> Option<(&'
         ),
         (step.output.as_ref().is_some_and(json::is_deep), "o", "is nested more than 50 levels deep"),
         (
-            step.input
-                .as_ref()
-                .is_some_and(|input| !input.is_object() || json::is_deep(input) || length(input) > MAX_INPUT),
+            step.input.as_ref().is_some_and(|input| !input.is_object() || exceeds(input, MAX_INPUT)),
             "i",
             "must be a JSON object of at most 16384 bytes, nested at most 50 levels deep",
         ),

@@ -3,6 +3,7 @@
 
 use crate::expression::Expression;
 use crate::history::{MAX_TEXT, shorten};
+use crate::json::is_default;
 use crate::order::Id;
 use crate::retry::Calls;
 use crate::step::{Direction, FailureKind};
@@ -164,7 +165,7 @@ pub struct Request {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub heartbeat: Option<Heartbeat>,
     /// How long the message is held back, in milliseconds, at most [`MAX_DELAY`].
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub delay_ms: u64,
     /// The step itself or its undo.
     pub direction: Direction,
@@ -200,10 +201,6 @@ pub struct Request {
     /// The W3C trace context that the order was submitted with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub traceparent: Option<String>,
-}
-
-fn is_zero(n: &u64) -> bool {
-    *n == 0
 }
 
 /// The heartbeats of an attempt. Each is a POST whose answer has the new `complete_by`, or says that the agent has to

@@ -19,10 +19,10 @@ use crate::time::{SignedDuration, Timestamp, plus};
 use crate::workflow::wait::Wait;
 use crate::workflow::{Hash, Step as Spec, Work, Workflow};
 use jiff::fmt::serde::timestamp::millisecond;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeSet;
-use std::fmt;
 
 /// A migration that waits until no step is with an agent and no request can still start.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -129,52 +129,17 @@ pub enum Rule {
     Record,
 }
 
-/// Why an order cannot move to a definition. `Display` is a sentence.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Obstacle {
-    /// The rule that it breaks.
-    pub rule: Rule,
-    /// The step's name, if one step breaks it.
-    pub step: Option<String>,
-    /// More about it, if any.
-    pub detail: Option<String>,
-}
-
-impl fmt::Display for Obstacle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(step) = &self.step {
-            write!(f, "step `{step}`: ")?;
-        }
-        write!(f, "{}", self.rule)?;
-        self.detail.as_ref().map_or(Ok(()), |detail| write!(f, ": {detail}"))
-    }
-}
-
-fn whole(rule: Rule) -> Obstacle {
-    Obstacle { rule, step: None, detail: None }
-}
-
-fn at(rule: Rule, spec: &Spec) -> Obstacle {
-    Obstacle { rule, step: Some(spec.name.clone()), detail: None }
-}
+/// Why an order cannot move to a definition.
+pub type Obstacle = crate::decision::Obstacle<Rule>;
 
 /// Whether the turn of step `index` has come, so that the new definition must have it.
 fn has_come(task: &Task, index: usize) -> bool {
     let step = &task.steps[index];
-    let has_event = || task.events.iter().any(|event| event.step.map(usize::from) == Some(index));
+    let has_event = || task.events.iter().any(|event| event.is_of(index));
     match step.state {
         // A step whose expression failed before the first attempt did nothing.
         State::Pending { .. } | State::Failed => step.attempt > 0 || has_event(),
-        State::Processing { .. }
-        | State::Waiting { .. }
-        | State::Processed
-        | State::Skipped
-        | State::PassedOver
-        | State::Caught
-        | State::UndoPending { .. }
-        | State::UndoProcessing { .. }
-        | State::Undone
-        | State::UndoFailed => true,
+        _ => true,
     }
 }
 
@@ -219,7 +184,7 @@ pub fn moved(task: &Task, old: &Workflow, new: &Workflow, now: Timestamp) -> Res
         only_undos_differ(old, new)?;
     } else {
         for (index, spec) in old.steps.iter().enumerate().filter(|(index, _)| has_come(task, *index)) {
-            let after = new.position(&spec.name).ok_or_else(|| at(Rule::Lost, spec))?;
+            let after = new.position(&spec.name).ok_or_else(|| Obstacle::at(Rule::Lost, &spec.name))?;
             of_step_that_came(task, old, index, &next, new, after)?;
         }
         kept_events(task, old, &next, new)?;
@@ -239,8 +204,10 @@ pub fn moved(task: &Task, old: &Workflow, new: &Workflow, now: Timestamp) -> Res
         next.deadline = first.map(|by| if by > now { by } else { plus(now, new.deadline.unwrap_or_default()) });
     }
     next.migration = None;
-    mend::check(&next, &task.tenant, new)
-        .map_err(|Unfit { at, why }| Obstacle { detail: Some(format!("`{at}` {why}")), ..whole(Rule::Record) })?;
+    mend::check(&next, &task.tenant, new).map_err(|Unfit { at, why }| Obstacle {
+        detail: Some(format!("`{at}` {why}")),
+        ..Obstacle::whole(Rule::Record)
+    })?;
     Ok(next)
 }
 
@@ -253,7 +220,7 @@ fn of_whole(task: &Task, new: &Workflow) -> Result<(), Obstacle> {
         (new.children().iter().any(|name| !task.pins.contains_key(*name)), Rule::Pins),
         (new.hands_out_addresses() && task.secret.is_none(), Rule::Secret),
     ];
-    rules.into_iter().find(|(is_broken, _)| *is_broken).map_or(Ok(()), |(_, rule)| Err(whole(rule)))
+    rules.into_iter().find(|(is_broken, _)| *is_broken).map_or(Ok(()), |(_, rule)| Err(Obstacle::whole(rule)))
 }
 
 /// The rules about a step whose turn has come: `index` by the definition `old` of `task`, `after` by `new` of `next`.
@@ -290,7 +257,7 @@ fn of_step_that_came(
         ((waits || is_tried) && !waits_for_the_same(was, will), Rule::Wait),
         (is_tried && was.pages != will.pages, Rule::Pages),
     ];
-    rules.into_iter().find(|(is_broken, _)| *is_broken).map_or(Ok(()), |(_, rule)| Err(at(rule, was)))
+    rules.into_iter().find(|(is_broken, _)| *is_broken).map_or(Ok(()), |(_, rule)| Err(Obstacle::at(rule, &was.name)))
 }
 
 /// Whether an attempt at the step sends the same under both definitions.
@@ -324,7 +291,7 @@ fn sends_the_same((old, index): (&Workflow, usize), (new, after): (&Workflow, us
 
 /// Whether the end of a step's wait, or of its accepted work, is reported as before.
 fn waits_for_the_same(was: &Spec, will: &Spec) -> bool {
-    let event = |spec: &Spec| spec.wait.as_ref().and_then(Wait::event).map(|event| (event.name.clone(), event.people));
+    let event = |spec: &Spec| spec.event().map(|event| (event.name.clone(), event.people));
     event(was) == event(will)
         && was.accept.is_some() == will.accept.is_some()
         && was.poll.is_some() == will.poll.is_some()
@@ -337,14 +304,16 @@ fn kept_events(task: &Task, old: &Workflow, next: &Task, new: &Workflow) -> Resu
         let mut still = next.to_come(&event.name, new);
         for index in task.to_come(&event.name, old) {
             let was = &old.steps[index];
-            let will = still.next().filter(|&i| new.steps[i].name == was.name).ok_or_else(|| at(Rule::Kept, was))?;
-            let (before, after) =
-                (was.wait.as_ref().and_then(Wait::event), new.steps[will].wait.as_ref().and_then(Wait::event));
+            let will = still
+                .next()
+                .filter(|&i| new.steps[i].name == was.name)
+                .ok_or_else(|| Obstacle::at(Rule::Kept, &was.name))?;
+            let (before, after) = (was.event(), new.steps[will].event());
             if before.map(|event| &event.take) != after.map(|event| &event.take) {
-                return Err(at(Rule::Kept, was));
+                return Err(Obstacle::at(Rule::Kept, &was.name));
             }
             if was.undo.is_some() && new.steps[will].undo.is_none() {
-                return Err(at(Rule::Undo, was));
+                return Err(Obstacle::at(Rule::Undo, &was.name));
             }
         }
     }
@@ -366,7 +335,7 @@ fn only_undos_differ(old: &Workflow, new: &Workflow) -> Result<(), Obstacle> {
                 && waits_for_the_same(was, will)
         });
         if !is_same {
-            return Err(at(Rule::Undoing, spec));
+            return Err(Obstacle::at(Rule::Undoing, &spec.name));
         }
     }
     Ok(())
@@ -376,7 +345,7 @@ fn only_undos_differ(old: &Workflow, new: &Workflow) -> Result<(), Obstacle> {
 fn rename(next: &mut Task, old: &Workflow, new: &Workflow) {
     let place = |index: u16| {
         let name = &old.steps.get(usize::from(index))?.name;
-        new.position(name).map(|place| u16::try_from(place).expect("at most MAX_STEPS steps"))
+        new.position(name).map(crate::task::as_position)
     };
     for Entry(_, _, step, _, text) in &mut next.log {
         let Some(index) = *step else { continue };
@@ -396,19 +365,19 @@ fn rename(next: &mut Task, old: &Workflow, new: &Workflow) {
 }
 
 /// What a migration would mean for an order's steps, as lists of names.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Plan {
-    /// Tried but unsettled; they are tried again.
+    /// Tried and not settled: they are tried again.
     pub again: Vec<String>,
-    /// Not begun, and left out.
+    /// Not begun, and not in the new definition.
     pub left_out: Vec<String>,
-    /// They may have run, and are undone in another way.
+    /// They may have run, and an undo of the order would undo them differently from before.
     pub undone_differently: Vec<String>,
-    /// New ones.
+    /// Only in the new definition.
     pub added: Vec<String>,
-    /// Not begun, and done in another way.
+    /// Not begun, and done differently from before.
     pub changed: Vec<String>,
-    /// A sentence per value they read that a settled step did not return.
+    /// Values that later steps read from settled steps that did not return them, one sentence each.
     pub doubts: Vec<String>,
 }
 

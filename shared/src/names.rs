@@ -30,9 +30,7 @@ pub(crate) fn names<'a>(task: &'a Task, index: usize, direction: Direction, turn
 pub(crate) fn of_whole<'a>(task: &'a Task, output: &Mapping, turn: &Turn<'a>) -> Names<'a> {
     let references = output.references();
     let reads = |root: &str| references.iter().any(|one| one.path[0] == root);
-    let reads_output = |name: &str| {
-        references.iter().any(|one| one.path[0] == "outputs" && one.path.get(1).is_none_or(|step| step == name))
-    };
+    let reads_output = |name: &str| references.iter().any(|one| one.covers("outputs", name));
     of(task, &(0..task.steps.len()).collect::<Vec<_>>(), &reads, &reads_output, turn)
 }
 
@@ -86,8 +84,7 @@ const OF_ITEM: [&str; 4] = ["item", "index", "input", "outputs"];
 /// because every item's order gets a copy.
 pub(crate) fn carried(names: &Names<'_>, call: &Step) -> Map<String, Value> {
     let mut all = Value::Object(Map::new());
-    let work = [call.work(Direction::Do), call.work(Direction::Undo), call.reminder()].into_iter().flatten();
-    for path in work.flat_map(|work| work.references().map(|one| &one.path).collect::<Vec<_>>()) {
+    for path in call.works().flat_map(|work| work.references().map(|one| &one.path).collect::<Vec<_>>()) {
         if let Some(value) = names.get(&path[0]).filter(|_| ["input", "outputs"].contains(&path[0].as_str())) {
             let inside =
                 all.as_object_mut().map(|all| all.entry(path[0].clone()).or_insert_with(|| Value::Object(Map::new())));

@@ -10,10 +10,10 @@ use crate::change::{self, Change, child, list};
 use crate::decision::{Act, Decision, Kept, Refusal, Turn, What};
 use crate::history::{self, Entry, Kind};
 use crate::items::MAX_EDITS;
-use crate::json;
+use crate::json::{self, exceeds, length};
 use crate::message::{Effect, MAX_OUTPUT, NoticeKind};
 use crate::migrate::{self, Migration};
-use crate::outputs::{MAX_ALL_BESIDE, MAX_COUNT_BESIDE, bytes_beside, ever_beside};
+use crate::outputs::is_full;
 use crate::scheduler;
 use crate::step::{Direction, State, Step};
 use crate::task::{Phase, Task};
@@ -61,7 +61,7 @@ pub(crate) fn act(task: &Task, act: &Act, turn: &Turn<'_>) -> Decision {
         return if is_done {
             scheduler::with(repeated(task, turn), children_of(task, &act.what, turn))
         } else {
-            keep(Kept::Moved)
+            Decision::keep(Kept::Moved)
         };
     }
     // The parent has recorded this end and would not learn of another. A failed child may be undone.
@@ -71,7 +71,7 @@ pub(crate) fn act(task: &Task, act: &Act, turn: &Turn<'_>) -> Decision {
         Phase::Forward | Phase::Undoing | Phase::Undone | Phase::UndoError => false,
     };
     if task.parent.is_some() && is_counted {
-        return keep(Kept::Refused(Refusal::Child));
+        return Decision::keep(Kept::Refused(Refusal::Child));
     }
     let decided = match &act.what {
         What::Resubmit { step, input } => resubmit(task, act, step.as_deref(), input.as_ref(), turn),
@@ -83,13 +83,7 @@ pub(crate) fn act(task: &Task, act: &Act, turn: &Turn<'_>) -> Decision {
         What::Resume => unpause(task, act, turn),
         What::Migrate { to, resubmits } => migrate(task, act, to, *resubmits, turn),
         What::RunAgain(wish) => run_again(task, act, wish, turn),
-        What::Cancel | What::Undo => {
-            let change = undo(task, act, turn).map(|mut change| {
-                change.owe_final_notice();
-                change.save()
-            });
-            return change.unwrap_or_else(|kept| *kept);
-        }
+        What::Cancel | What::Undo => return undone(task, act, turn),
     };
     let children = children_of(task, &act.what, turn);
     match decided {
@@ -103,7 +97,7 @@ pub(crate) fn act(task: &Task, act: &Act, turn: &Turn<'_>) -> Decision {
             decision @ (Decision::Save { .. } | Decision::Keep { .. }) => decision,
         },
         Ok(None) => Decision::Keep { why: Kept::Repeated, effects: children },
-        Err(why) => keep(Kept::Refused(why)),
+        Err(why) => Decision::keep(Kept::Refused(why)),
     }
 }
 
@@ -203,10 +197,6 @@ fn from_where(reason: &str, wish: &again::Wish) -> String {
     format!("{reason} (again from {}{keys})", wish.from.join(", "))
 }
 
-fn keep(why: Kept) -> Decision {
-    Decision::Keep { why, effects: Vec::new() }
-}
-
 /// A change to save, or `None` if it is done already.
 type Decided<'a> = Result<Option<Change<'a>>, Refusal>;
 
@@ -222,7 +212,7 @@ fn resubmit<'a>(task: &Task, act: &Act, step: Option<&str>, input: Option<&Value
             has_failed(&task.steps[i].state) || input.is_some() && can_be_shortened(task, i)
         })?),
     };
-    if input.is_some_and(|input| !input.is_object() || json::is_deep(input) || length(input) > MAX_INPUT) {
+    if input.is_some_and(|input| !input.is_object() || exceeds(input, MAX_INPUT)) {
         return Err(Refusal::BadInput);
     }
     if let (Some(target), Some(input)) = (target, input) {
@@ -264,11 +254,8 @@ fn resubmit_items<'a>(
     let kids = list::give(task, index, inputs, turn)?;
     let mut change = Change::begin(task, turn);
     change.task.steps[index].kids = Some(kids);
-    let edits =
-        |step: &Step| step.kids.as_ref().and_then(|kids| kids.items.as_ref()).map_or(0, |items| items.inputs.len());
-    let all_edits: usize = change.task.steps.iter().map(edits).sum();
-    let is_full = ever_beside(&change.task) > MAX_COUNT_BESIDE || bytes_beside(&change.task) > MAX_ALL_BESIDE;
-    if all_edits > MAX_EDITS || is_full {
+    let edits: usize = change.task.steps.iter().filter_map(Step::items).map(|items| items.inputs.len()).sum();
+    if edits > MAX_EDITS || is_full(&change.task) {
         return Err(Refusal::ItemInputs);
     }
     change.resubmit(&act.by, &with_inputs(&act.reason, &turn.workflow.steps[index].name, inputs));
@@ -386,15 +373,7 @@ fn retry_now<'a>(task: &Task, act: &Act, step: Option<&str>, turn: &'a Turn<'a>)
         match &mut change.task.steps[index].state {
             State::Pending { not_before } | State::UndoPending { not_before } => *not_before = None,
             State::Waiting { until, .. } => *until = turn.now,
-            State::Processing { .. }
-            | State::Processed
-            | State::Failed
-            | State::Skipped
-            | State::PassedOver
-            | State::Caught
-            | State::UndoProcessing { .. }
-            | State::Undone
-            | State::UndoFailed => unreachable!("it waits"),
+            state => unreachable!("{state:?} does not wait"),
         }
         change.note_act(Kind::RetriedNow, Some(index), &act.by, &act.reason);
     }
@@ -482,7 +461,7 @@ fn unpause<'a>(task: &Task, act: &Act, turn: &'a Turn<'a>) -> Decided<'a> {
 
 /// Turns the task to undo, or returns the decision that refuses it.
 fn undo<'a>(task: &Task, act: &Act, turn: &'a Turn<'a>) -> Result<Change<'a>, Box<Decision>> {
-    let refuse = |why| Err(Box::new(keep(Kept::Refused(why))));
+    let refuse = |why| Err(Box::new(Decision::keep(Kept::Refused(why))));
     let (kind, word) = match act.what {
         What::Undo => (Kind::UndoAsked, "undone"),
         _ => (Kind::Cancelled, "cancelled"),
@@ -520,11 +499,18 @@ fn undo<'a>(task: &Task, act: &Act, turn: &'a Turn<'a>) -> Result<Change<'a>, Bo
 /// The parent is being undone, so this order is undone, if it is not Undone already.
 pub(crate) fn undo_for_parent(task: &Task, by: &str, turn: &Turn<'_>) -> Decision {
     let act = Act { what: What::Undo, by: by.to_owned(), reason: "that order is being undone".into(), seen: None };
-    let change = undo(task, &act, turn).map(|mut change| {
-        change.owe_final_notice();
-        change.save()
-    });
-    change.unwrap_or_else(|kept| *kept)
+    undone(task, &act, turn)
+}
+
+/// [`undo`] by an act, which owes the notice of an end.
+fn undone(task: &Task, act: &Act, turn: &Turn<'_>) -> Decision {
+    undo(task, act, turn).map_or_else(
+        |kept| *kept,
+        |mut change| {
+            change.owe_final_notice();
+            change.save()
+        },
+    )
 }
 
 /// The parent is paused, or its pause ends. A pause by a person stays.
@@ -534,7 +520,7 @@ pub(crate) fn pause_for_parent(task: &Task, by: &str, is_pause: bool, turn: &Tur
     let is_paused = task.paused_at.is_some();
     let is_ours = task.parent.as_ref().is_some_and(|parent| parent.paused);
     if is_paused && !is_pause && !is_ours {
-        return keep(Kept::Repeated);
+        return Decision::keep(Kept::Repeated);
     }
     if is_paused == is_pause {
         return Decision::Keep { why: Kept::Repeated, effects: children };
@@ -549,8 +535,8 @@ pub(crate) fn pause_for_parent(task: &Task, by: &str, is_pause: bool, turn: &Tur
             }
             change.with(children).save()
         }
-        Ok(None) => keep(Kept::Repeated),
-        Err(why) => keep(Kept::Refused(why)),
+        Ok(None) => Decision::keep(Kept::Repeated),
+        Err(why) => Decision::keep(Kept::Refused(why)),
     }
 }
 
@@ -576,8 +562,4 @@ fn only(task: &Task, name: Option<&str>, turn: &Turn<'_>, fits: impl Fn(usize) -
         (Some(_), Some(_)) => Err(Refusal::Ambiguous),
         (None, _) => Err(Refusal::NotFailed),
     }
-}
-
-pub(crate) fn length(value: &Value) -> usize {
-    serde_json::to_string(value).map_or(usize::MAX, |json| json.len())
 }

@@ -30,7 +30,7 @@ pub fn label_fault(label: &str) -> Option<String> {
 /// Identity of an order and of its task: `ord_` and 26 characters of Crockford's base 32.
 ///
 /// It is derived from tenant and idempotency key, so that one key can only ever make one order.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
 #[schemars(extend("pattern" = "^ord_[0-9a-hjkmnp-tv-z]{26}$"))]
 pub struct Id(pub String);

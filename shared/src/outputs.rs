@@ -11,7 +11,7 @@ use crate::workflow::{Hash, Workflow};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
 /// Longest output of a step, in bytes of JSON. Beyond [`MAX_OUTPUT`] it is kept beside the record. The item must stay
 /// below DynamoDB's 400 KB.
@@ -81,22 +81,7 @@ struct Found {
 }
 
 /// For decisions about tasks that have all their outputs in the record.
-pub static NONE: Outputs = Outputs(Mutex::new(Found {
-    known: BTreeMap::new(),
-    new: BTreeMap::new(),
-    missing: BTreeSet::new(),
-    lost: BTreeSet::new(),
-    is_short_of_lost: false,
-    orders: BTreeMap::new(),
-    missing_orders: BTreeSet::new(),
-    unreadable: BTreeSet::new(),
-    definitions: BTreeMap::new(),
-    missing_definitions: BTreeSet::new(),
-    wants_input: false,
-    lists: BTreeMap::new(),
-    is_looked_at: false,
-    is_left: false,
-}));
+pub static NONE: LazyLock<Outputs> = LazyLock::new(Outputs::default);
 
 impl Outputs {
     fn found(&self) -> MutexGuard<'_, Found> {
@@ -282,6 +267,11 @@ pub(crate) fn ever_beside(task: &Task) -> usize {
     beside(task).len() + task.steps.iter().filter(|step| step.beside.is_none()).count()
 }
 
+/// Whether `task` has, or can get, more beside its record than it may.
+pub(crate) fn is_full(task: &Task) -> bool {
+    ever_beside(task) > MAX_COUNT_BESIDE || bytes_beside(task) > MAX_ALL_BESIDE
+}
+
 /// The total bytes of these outputs.
 pub(crate) fn bytes_beside(task: &Task) -> usize {
     all_beside(task).map(|beside| beside.bytes).sum()
@@ -291,9 +281,12 @@ pub(crate) fn bytes_beside(task: &Task) -> usize {
 fn all_beside(task: &Task) -> impl Iterator<Item = &Beside> {
     task.steps.iter().flat_map(|step| {
         let replaced = step.rounds.iter().flat_map(|rounds| &rounds.replaced);
-        let items = step.kids.as_ref().and_then(|kids| kids.items.as_ref());
         let pages = step.pages.iter().flat_map(|pages| &pages.lists);
-        step.beside.iter().chain(replaced).chain(pages).chain(items.into_iter().flat_map(|items| items.inputs.values()))
+        step.beside
+            .iter()
+            .chain(replaced)
+            .chain(pages)
+            .chain(step.items().into_iter().flat_map(|items| items.inputs.values()))
     })
 }
 

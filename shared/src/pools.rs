@@ -242,16 +242,7 @@ fn ran_out(step: &Step) -> bool {
     let failures = match step.state {
         State::Pending { .. } => step.failures,
         State::UndoPending { .. } => step.undo_failures,
-        State::Processing { .. }
-        | State::Waiting { .. }
-        | State::Processed
-        | State::Failed
-        | State::Skipped
-        | State::PassedOver
-        | State::Caught
-        | State::UndoProcessing { .. }
-        | State::Undone
-        | State::UndoFailed => 0,
+        _ => 0,
     };
     failures > 0 && step.settled_at <= step.claimed_at
 }

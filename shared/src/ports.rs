@@ -1,11 +1,12 @@
 //! The core's ports: the state store and the messenger.
 //!
+//! An implementation carries the attribute `#[async_trait]`, which makes its methods return boxed futures: an engine then
+//! is the same code over every store.
+//!
 //! One adapter implements them on AWS, and fakes for model and simulation. One contract suite checks that all behave
 //! the same.
 
 use crate::control::Agents;
-use crate::filter::Filter;
-use crate::job::{Job, JobId, Page};
 use crate::message::Effect;
 use crate::order::{Id, Order};
 use crate::overload::Waits;
@@ -14,8 +15,8 @@ use crate::strain::Strain;
 use crate::task::Task;
 use crate::time::Timestamp;
 use crate::workflow::{Hash, Workflow};
+pub use async_trait::async_trait;
 use futures::future::join_all;
-use std::future::Future;
 
 /// The source of an error, kept for the log.
 pub type Source = Box<dyn std::error::Error + Send + Sync>;
@@ -112,210 +113,83 @@ pub struct DuePage {
 }
 
 /// The store of orders, tasks and workflows.
+#[async_trait]
 pub trait StateStore: Send + Sync {
     /// Whether `task` must be created with [`Task::expires`]: records of tasks that ended well expire, or ever did, or
     /// do so from this task on because its workflow says so.
-    fn expires(&self, _task: &Task, _now: Timestamp) -> impl Future<Output = Result<bool, Error>> + Send {
-        async { Ok(false) }
+    async fn expires(&self, _task: &Task, _now: Timestamp) -> Result<bool, Error> {
+        Ok(false)
     }
     /// Writes both records or neither. For a task that expires, its id stays used forever: it is [`Created::Exists`]
     /// even when its record is gone. After a crash the due index continues the order.
-    fn create(&self, order: &Order, task: &Task) -> impl Future<Output = Result<Created, Error>> + Send;
+    async fn create(&self, order: &Order, task: &Task) -> Result<Created, Error>;
     /// The task as the last applied write left it (a consistent read).
-    fn load(&self, id: &Id) -> impl Future<Output = Result<Option<Task>, Error>> + Send;
+    async fn load(&self, id: &Id) -> Result<Option<Task>, Error>;
     /// [`StateStore::load`] for many, in few requests. One answer per id, in order. An unreadable record fails alone; a
     /// failed request fails all its records.
-    fn load_all(&self, ids: &[Id]) -> impl Future<Output = Vec<Result<Option<Task>, Error>>> + Send {
-        join_all(ids.iter().map(|id| self.load(id)))
+    async fn load_all(&self, ids: &[Id]) -> Vec<Result<Option<Task>, Error>> {
+        join_all(ids.iter().map(|id| self.load(id))).await
     }
     /// Replaces version `seen` with `task`, if `seen` is still stored and no newer supervisor wrote it. The task's
     /// version is higher by its number of changes. A crash afterwards loses only messages, which the trigger's
     /// redelivery or the supervisor re-sends.
-    fn save(&self, task: &Task, seen: u64) -> impl Future<Output = Result<Saved, Error>> + Send;
+    async fn save(&self, task: &Task, seen: u64) -> Result<Saved, Error>;
     /// Waits for a random time before the next try at a task whose saves lost this many races, so that fewer writers
     /// collide again. A first try, or a store for one process, does not wait.
-    fn yield_to_others(&self, _lost: usize) -> impl Future<Output = ()> + Send {
-        async {}
-    }
+    async fn yield_to_others(&self, _lost: usize) {}
     /// Writes only `due`, the [`moved`](crate::task::moved) shard and the supervisor's token, if the version is still
     /// the task's. A lost race is not an error: the winner has set `due` as well.
-    fn rearm(&self, task: &Task, due: Option<Timestamp>, token: u64) -> impl Future<Output = Result<(), Error>> + Send;
+    async fn rearm(&self, task: &Task, due: Option<Timestamp>, token: u64) -> Result<(), Error>;
     /// Sets `due` of an unreadable record and notes `why` with it, so that lists show that it waits for a person.
     /// `is_told` notes that an operator was alerted; returns true if that was already noted. The next save of the task
     /// removes the note. Does nothing if there is no such record, or it is not in the due index. A store whose records
     /// are always readable need not do anything.
-    fn set_aside(
-        &self,
-        _id: &Id,
-        _why: &str,
-        _due: Timestamp,
-        _is_told: bool,
-    ) -> impl Future<Output = Result<bool, Error>> + Send {
-        async { Ok(false) }
+    async fn set_aside(&self, _id: &Id, _why: &str, _due: Timestamp, _is_told: bool) -> Result<bool, Error> {
+        Ok(false)
     }
     /// Up to `limit` tasks of `shard` with `due <= now`, from `cursor` on.
-    fn due(
-        &self,
-        shard: u16,
-        now: Timestamp,
-        limit: u32,
-        cursor: Option<&str>,
-    ) -> impl Future<Output = Result<DuePage, Error>> + Send;
+    async fn due(&self, shard: u16, now: Timestamp, limit: u32, cursor: Option<&str>) -> Result<DuePage, Error>;
+    /// The tasks that stopped and wait for a person: up to `limit` ids, longest waiting first, from `cursor` on. The index
+    /// lags; records are the truth.
+    async fn attention(&self, limit: u32, cursor: Option<&str>) -> Result<DuePage, Error>;
     /// The order of a task. It never changes, so any replica that has it may answer.
-    fn order(&self, task: &Task) -> impl Future<Output = Result<Option<Order>, Error>> + Send;
+    async fn order(&self, task: &Task) -> Result<Option<Order>, Error>;
     /// [`StateStore::order`] for many.
-    fn orders(&self, tasks: &[&Task]) -> impl Future<Output = Vec<Result<Option<Order>, Error>>> + Send {
-        join_all(tasks.iter().map(|task| self.order(task)))
+    async fn orders(&self, tasks: &[&Task]) -> Vec<Result<Option<Order>, Error>> {
+        join_all(tasks.iter().map(|task| self.order(task))).await
     }
     /// Stores an output's text beside the record of the order `id`; storing it again changes nothing. It stays as long
     /// as that record.
-    fn put_output(&self, id: &Id, hash: &Hash, text: &str) -> impl Future<Output = Result<(), Error>> + Send;
+    async fn put_output(&self, id: &Id, hash: &Hash, text: &str) -> Result<(), Error>;
     /// The texts of these outputs of the order `id`. One answer per hash, in order; `None` also for a damaged one. They
     /// never change, so any replica that has them may answer.
-    fn outputs(&self, id: &Id, hashes: &[Hash]) -> impl Future<Output = Vec<Result<Option<String>, Error>>> + Send;
+    async fn outputs(&self, id: &Id, hashes: &[Hash]) -> Vec<Result<Option<String>, Error>>;
     /// Stores a definition under its hash; storing it again changes nothing.
-    fn put_workflow(&self, workflow: &Workflow) -> impl Future<Output = Result<(), Error>> + Send;
+    async fn put_workflow(&self, workflow: &Workflow) -> Result<(), Error>;
     /// The definition with this hash.
-    fn workflow(&self, hash: &Hash) -> impl Future<Output = Result<Option<Workflow>, Error>> + Send;
+    async fn workflow(&self, hash: &Hash) -> Result<Option<Workflow>, Error>;
     /// The state of agents and queues. A store for a single program has none, and ignores the two writes below.
-    fn agents(&self) -> impl Future<Output = Result<Agents, Error>> + Send {
-        async { Ok(Agents::default()) }
+    async fn agents(&self) -> Result<Agents, Error> {
+        Ok(Agents::default())
     }
     /// What operators registered under workflow names. A store for a single program has none.
-    fn pointers(&self) -> impl Future<Output = Result<Pointers, Error>> + Send {
-        async { Ok(Pointers::default()) }
+    async fn pointers(&self) -> Result<Pointers, Error> {
+        Ok(Pointers::default())
     }
     /// Replaces the note of how long messages of `queue` wait.
-    fn note_wait(&self, _queue: &str, _waits: &Waits) -> impl Future<Output = Result<(), Error>> + Send {
-        async { Ok(()) }
+    async fn note_wait(&self, _queue: &str, _waits: &Waits) -> Result<(), Error> {
+        Ok(())
     }
     /// Replaces the strain `seen` of the agent `agent` with `strain`, if `seen` (`None`: nothing) is still stored. If
     /// not, returns false: another supervisor was faster.
-    fn save_strain(
-        &self,
-        _agent: &str,
-        _strain: &Strain,
-        _seen: Option<&Strain>,
-    ) -> impl Future<Output = Result<bool, Error>> + Send {
-        async { Ok(false) }
+    async fn save_strain(&self, _agent: &str, _strain: &Strain, _seen: Option<&Strain>) -> Result<bool, Error> {
+        Ok(false)
     }
-}
-
-/// The tasks that stopped and wait for a person: a sparse index that a task without trouble never enters.
-pub trait AttentionIndex: Send + Sync {
-    /// Up to `limit` ids, longest waiting first, from `cursor` on. The index lags; records are the truth.
-    fn attention(&self, limit: u32, cursor: Option<&str>) -> impl Future<Output = Result<DuePage, Error>> + Send;
-}
-
-impl<T: AttentionIndex> AttentionIndex for std::sync::Arc<T> {
-    async fn attention(&self, limit: u32, cursor: Option<&str>) -> Result<DuePage, Error> {
-        (**self).attention(limit, cursor).await
-    }
-}
-
-/// A page of the orders that match a filter.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Listed {
-    /// Orders with readable records, as far as the store filters.
-    pub tasks: Vec<Task>,
-    /// Unreadable orders that may match, and why.
-    pub damaged: Vec<(Id, String)>,
-    /// Where the list goes on.
-    pub next: Option<String>,
-}
-
-/// Where [jobs](crate::job) are kept.
-pub trait JobStore: Send + Sync {
-    /// Up to `limit` jobs that have something to do. The index lags; the record is the truth.
-    fn open_jobs(&self, limit: usize) -> impl Future<Output = Result<Vec<JobId>, Error>> + Send;
-    /// The job as the last write left it.
-    fn job(&self, id: &JobId) -> impl Future<Output = Result<Option<Job>, Error>> + Send;
-    /// A page of its orders.
-    fn page(&self, id: &JobId, number: u32) -> impl Future<Output = Result<Option<Page>, Error>> + Send;
-    /// Replaces version `seen` of the job, and the page of this number; neither if another version is stored.
-    fn save_job(
-        &self,
-        job: &Job,
-        seen: u64,
-        page: Option<(u32, &Page)>,
-    ) -> impl Future<Output = Result<bool, Error>> + Send;
-    /// A page of the orders that match, from `cursor` on.
-    fn matching(
-        &self,
-        filter: &Filter,
-        now: Timestamp,
-        cursor: Option<&str>,
-    ) -> impl Future<Output = Result<Listed, Error>> + Send;
 }
 
 /// Sends messages.
+#[async_trait]
 pub trait Messenger: Send + Sync {
     /// Sends all of them, in as few requests as the services allow. One answer per effect, in order; each fails alone.
-    fn send(&self, effects: Vec<Effect>) -> impl Future<Output = Vec<Result<(), Error>>> + Send;
-}
-
-impl<T: StateStore> StateStore for std::sync::Arc<T> {
-    async fn expires(&self, task: &Task, now: Timestamp) -> Result<bool, Error> {
-        (**self).expires(task, now).await
-    }
-    async fn create(&self, order: &Order, task: &Task) -> Result<Created, Error> {
-        (**self).create(order, task).await
-    }
-    async fn load(&self, id: &Id) -> Result<Option<Task>, Error> {
-        (**self).load(id).await
-    }
-    async fn load_all(&self, ids: &[Id]) -> Vec<Result<Option<Task>, Error>> {
-        (**self).load_all(ids).await
-    }
-    async fn save(&self, task: &Task, seen: u64) -> Result<Saved, Error> {
-        (**self).save(task, seen).await
-    }
-    async fn yield_to_others(&self, lost: usize) {
-        (**self).yield_to_others(lost).await;
-    }
-    async fn rearm(&self, task: &Task, due: Option<Timestamp>, token: u64) -> Result<(), Error> {
-        (**self).rearm(task, due, token).await
-    }
-    async fn set_aside(&self, id: &Id, why: &str, due: Timestamp, is_told: bool) -> Result<bool, Error> {
-        (**self).set_aside(id, why, due, is_told).await
-    }
-    async fn due(&self, shard: u16, now: Timestamp, limit: u32, cursor: Option<&str>) -> Result<DuePage, Error> {
-        (**self).due(shard, now, limit, cursor).await
-    }
-    async fn order(&self, task: &Task) -> Result<Option<Order>, Error> {
-        (**self).order(task).await
-    }
-    async fn orders(&self, tasks: &[&Task]) -> Vec<Result<Option<Order>, Error>> {
-        (**self).orders(tasks).await
-    }
-    async fn put_output(&self, id: &Id, hash: &Hash, text: &str) -> Result<(), Error> {
-        (**self).put_output(id, hash, text).await
-    }
-    async fn outputs(&self, id: &Id, hashes: &[Hash]) -> Vec<Result<Option<String>, Error>> {
-        (**self).outputs(id, hashes).await
-    }
-    async fn put_workflow(&self, workflow: &Workflow) -> Result<(), Error> {
-        (**self).put_workflow(workflow).await
-    }
-    async fn workflow(&self, hash: &Hash) -> Result<Option<Workflow>, Error> {
-        (**self).workflow(hash).await
-    }
-    async fn agents(&self) -> Result<Agents, Error> {
-        (**self).agents().await
-    }
-    async fn pointers(&self) -> Result<Pointers, Error> {
-        (**self).pointers().await
-    }
-    async fn note_wait(&self, queue: &str, waits: &Waits) -> Result<(), Error> {
-        (**self).note_wait(queue, waits).await
-    }
-    async fn save_strain(&self, agent: &str, strain: &Strain, seen: Option<&Strain>) -> Result<bool, Error> {
-        (**self).save_strain(agent, strain, seen).await
-    }
-}
-
-impl<T: Messenger> Messenger for std::sync::Arc<T> {
-    async fn send(&self, effects: Vec<Effect>) -> Vec<Result<(), Error>> {
-        (**self).send(effects).await
-    }
+    async fn send(&self, effects: Vec<Effect>) -> Vec<Result<(), Error>>;
 }

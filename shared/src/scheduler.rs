@@ -7,6 +7,7 @@
 use crate::change::attempt::Miss;
 use crate::change::{self, Change};
 use crate::decision::{Decision, Declined, Event, Kept, Progress, Turn};
+use crate::expression::Mistake;
 use crate::json;
 use crate::message::{Effect, MAX_ANSWER, MAX_HOPS, NoticeKind, Outcome, Reply};
 use crate::operator;
@@ -51,7 +52,7 @@ pub fn schedule(task: &Task, event: &Event, turn: &Turn<'_>) -> Decision {
         Event::Act(act) => first_told(task, operator::act(task, act, turn), turn),
         Event::AlertSent { version } => {
             if task.alert.as_ref().is_none_or(|alert| alert.version != *version) {
-                return keep(Kept::Repeated);
+                return Decision::keep(Kept::Repeated);
             }
             let mut change = Change::keep_books(task, turn);
             change.alert_sent();
@@ -59,10 +60,10 @@ pub fn schedule(task: &Task, event: &Event, turn: &Turn<'_>) -> Decision {
         }
         Event::NoticeSent { version } => {
             if !task.notice_owed || task.turned_at != *version {
-                return keep(Kept::Repeated);
+                return Decision::keep(Kept::Repeated);
             }
             let mut change = Change::keep_books(task, turn);
-            change.notice_sent();
+            change.task.notice_owed = false;
             change.save()
         }
     }
@@ -96,10 +97,6 @@ pub fn schedule_full(task: &Task, event: &Event, turn: &Turn<'_>, why: &str) -> 
     }
 }
 
-fn keep(why: Kept) -> Decision {
-    Decision::Keep { why, effects: Vec::new() }
-}
-
 /// One write records the event and advances the order, so that the sender may send the next event. The record decides,
 /// not a clock: an event counts until a save has ended its time.
 ///
@@ -112,14 +109,14 @@ fn on_event(task: &Task, event: Arrival, turn: &Turn<'_>) -> Decision {
     {
         return match known.name == event.name && known.hash == event.hash {
             true => repeated(task, turn),
-            false => keep(Kept::Declined(Declined::KeyReused)),
+            false => Decision::keep(Kept::Declined(Declined::KeyReused)),
         };
     }
     if !turn.workflow.events().contains(event.name.as_str()) {
-        return keep(Kept::Declined(Declined::Unknown));
+        return Decision::keep(Kept::Declined(Declined::Unknown));
     }
     if event.by.is_none() && turn.workflow.counts_people(&event.name) {
-        return keep(Kept::Declined(Declined::NoPerson));
+        return Decision::keep(Kept::Declined(Declined::NoPerson));
     }
     let mut change = Change::begin(task, turn);
     let runs_on = task.has_begun();
@@ -135,7 +132,7 @@ fn on_event(task: &Task, event: Arrival, turn: &Turn<'_>) -> Decision {
     match arrived {
         Ok(true) => {}
         Ok(false) => return repeated(task, turn),
-        Err(why) => return keep(Kept::Declined(why)),
+        Err(why) => return Decision::keep(Kept::Declined(why)),
     }
     if runs_on && change.task.phase == Phase::Forward {
         change.run_on();
@@ -150,19 +147,19 @@ fn on_event(task: &Task, event: Arrival, turn: &Turn<'_>) -> Decision {
 /// Wake, and not after its end: that notice is owed, and anybody with the address could repeat it.
 fn repeated(task: &Task, turn: &Turn<'_>) -> Decision {
     let has_ended = matches!(task.phase, Phase::Processed | Phase::Undone);
-    if task.has_begun() && !has_ended { operator::repeated(task, turn) } else { keep(Kept::Repeated) }
+    if task.has_begun() && !has_ended { operator::repeated(task, turn) } else { Decision::keep(Kept::Repeated) }
 }
 
 /// Like an event, but addressed to the step, and valid for any attempt of the step.
 fn on_callback(task: &Task, step: &str, key: &str, data: &Value, turn: &Turn<'_>) -> Decision {
     let found = turn.workflow.position(step).filter(|&index| turn.workflow.steps[index].accept.is_some());
-    let Some(index) = found else { return keep(Kept::Declined(Declined::Unknown)) };
+    let Some(index) = found else { return Decision::keep(Kept::Declined(Declined::Unknown)) };
     let hash = canonical_hash(data);
     if let Some(known) = change::called_back(task, index) {
         return match (known.hash == hash, known.key == key) {
             (true, _) => operator::repeated(task, turn),
-            (false, true) => keep(Kept::Declined(Declined::KeyReused)),
-            (false, false) => keep(Kept::Declined(Declined::Late)),
+            (false, true) => Decision::keep(Kept::Declined(Declined::KeyReused)),
+            (false, false) => Decision::keep(Kept::Declined(Declined::Late)),
         };
     }
     let mut change = Change::begin(task, turn);
@@ -173,7 +170,7 @@ fn on_callback(task: &Task, step: &str, key: &str, data: &Value, turn: &Turn<'_>
     };
     let called = if counts { change.call_back(index, key, &hash, data) } else { Err(Declined::Late) };
     if let Err(why) = called {
-        return keep(Kept::Declined(why));
+        return Decision::keep(Kept::Declined(why));
     }
     if change.task.phase == Phase::Forward {
         change.tell(NoticeKind::StepCompleted, Some(index));
@@ -188,21 +185,21 @@ fn on_callback(task: &Task, step: &str, key: &str, data: &Value, turn: &Turn<'_>
 /// The agent of an attempt still works. It relies on the CompleteBy in the answer, so that is the stored one.
 fn on_beat(task: &Task, step: &str, attempt: u32, progress: &Progress, turn: &Turn<'_>) -> Decision {
     let Some(index) = turn.workflow.position(step).filter(|&i| (1..=task.steps[i].attempt).contains(&attempt)) else {
-        return keep(Kept::Foreign);
+        return Decision::keep(Kept::Foreign);
     };
-    let Some((direction, complete_by)) = task.holds(index, attempt) else { return keep(Kept::Stale) };
+    let Some((direction, complete_by)) = task.holds(index, attempt) else { return Decision::keep(Kept::Stale) };
     let Some(every) = turn.workflow.steps[index].work(direction).and_then(|work| work.heartbeat) else {
-        return keep(Kept::Foreign);
+        return Decision::keep(Kept::Foreign);
     };
     if turn.now >= complete_by {
-        return keep(Kept::Late);
+        return Decision::keep(Kept::Late);
     }
     // An undo waits for agents that still work forward, so they must stop.
     if direction == Direction::Do && !matches!(task.phase, Phase::Forward | Phase::Error) {
-        return keep(Kept::Stale);
+        return Decision::keep(Kept::Stale);
     }
     if change::beat::is_fresh(&task.steps[index], every, complete_by, turn.now) {
-        return keep(Kept::Alive);
+        return Decision::keep(Kept::Alive);
     }
     let mut change = Change::keep_books(task, turn);
     change.beat(index, direction, every, progress);
@@ -256,15 +253,15 @@ pub(crate) fn on_wake(task: &Task, seen: u64, hops: u32, turn: &Turn<'_>) -> Dec
 
 fn on_reply(task: &Task, reply: &Reply, turn: &Turn<'_>) -> Decision {
     let Some(index) = turn.workflow.position(&reply.step) else {
-        return keep(Kept::Foreign);
+        return Decision::keep(Kept::Foreign);
     };
     let step = &task.steps[index];
     // A reminder is no attempt, so a reply to it neither counts nor is set aside.
     if reply.attempt == 0 && turn.workflow.steps[index].remind.is_some() {
-        return keep(Kept::Repeated);
+        return Decision::keep(Kept::Repeated);
     }
     if reply.attempt == 0 || reply.attempt > step.attempt {
-        return keep(Kept::Foreign);
+        return Decision::keep(Kept::Foreign);
     }
     // An agent that accepted may end the work by a reply of that attempt.
     let accepted = match (&reply.outcome, &step.state) {
@@ -277,7 +274,7 @@ fn on_reply(task: &Task, reply: &Reply, turn: &Turn<'_>) -> Decision {
         return on_settled_reply(task, index, reply.attempt, turn);
     };
     if turn.now >= complete_by {
-        return keep(Kept::Late);
+        return Decision::keep(Kept::Late);
     }
     let mut change = Change::begin(task, turn);
     change.task.steps[index].unsure |=
@@ -291,46 +288,43 @@ fn on_reply(task: &Task, reply: &Reply, turn: &Turn<'_>) -> Decision {
         Outcome::Accepted { output } => {
             let accept = turn.workflow.steps[index].accept.as_ref().filter(|_| direction == Direction::Do);
             let accepted = match accept {
-                Some(accept) => change.accept(index, accept, output.clone()).map_err(|error| error.to_string()),
-                None => Err("the agent says `accepted`, but the step has no `accept`".to_owned()),
+                Some(accept) => change.accept(index, accept, output.clone()),
+                None => Err(Mistake("the agent says `accepted`, but the step has no `accept`".into())),
             };
-            if let Err(error) = accepted {
-                change.fail(index, direction, &error, Failure::of(FailureKind::Mistake));
+            if let Err(mistake) = accepted {
+                change.mistaken(index, direction, &mistake);
             }
         }
         Outcome::Done { output } if change.only_accepts(index, reply.looked) => {
             let accept = turn.workflow.steps[index].accept.as_ref().expect("it may only accept");
-            if let Err(error) = change.accept(index, accept, output.clone()) {
-                change.fail(index, direction, &error.to_string(), Failure::of(FailureKind::Mistake));
+            if let Err(mistake) = change.accept(index, accept, output.clone()) {
+                change.mistaken(index, direction, &mistake);
             }
         }
         Outcome::Done { output } => match change.judge(index, output, reply.looked) {
             Ok(Found::Done) if turn.workflow.steps[index].pages => {
-                if let Err(error) = change.take_page(index, output.clone()) {
-                    change.fail(index, direction, &error.to_string(), Failure::of(FailureKind::Mistake));
+                if let Err(mistake) = change.take_page(index, output.clone()) {
+                    change.mistaken(index, direction, &mistake);
                 }
             }
-            Ok(Found::Done) => match change.keep_of(index, output.clone()) {
-                Ok(()) => change.complete(index, direction),
-                Err(error) => change.fail(index, direction, &error.to_string(), Failure::of(FailureKind::Mistake)),
-            },
+            Ok(Found::Done) => change.complete_with(index, output.clone()),
             Ok(Found::NotYet(why)) => change.not_yet(index, &why),
             Ok(Found::Failed(why)) => {
                 let failure = failure_of(FailureKind::Refused, 0, Some(output));
                 change.fail(index, direction, &why, failure);
             }
-            Err(error) => change.fail(index, direction, &error.to_string(), Failure::of(FailureKind::Mistake)),
+            Err(mistake) => change.mistaken(index, direction, &mistake),
         },
         Outcome::NotYet { why } if direction == Direction::Do && turn.workflow.steps[index].poll.is_some() => {
             change.not_yet(index, why);
         }
         Outcome::NotYet { .. } => {
-            let error = "the agent says `not_yet`, but the step does not poll";
-            change.fail(index, direction, error, Failure::of(FailureKind::Mistake));
+            let mistake = Mistake("the agent says `not_yet`, but the step does not poll".into());
+            change.mistaken(index, direction, &mistake);
         }
         Outcome::Garbled { error } => {
-            let error = format!("the agent's output cannot be stored: {error}");
-            change.fail(index, direction, &error, Failure::of(FailureKind::Mistake));
+            let mistake = Mistake(format!("the agent's output cannot be stored: {error}"));
+            change.mistaken(index, direction, &mistake);
         }
         Outcome::Failed { error } if reply.uncalled => change.fail_uncalled(index, direction, error),
         Outcome::Failed { error } => change.fail(index, direction, error, failure(reply, FailureKind::Refused)),
@@ -370,8 +364,7 @@ fn failure(reply: &Reply, kind: FailureKind) -> Failure {
 }
 
 fn failure_of(kind: FailureKind, status: u16, answer: Option<&Value>) -> Failure {
-    let bytes = |answer: &Value| serde_json::to_string(answer).map_or(usize::MAX, |json| json.len());
-    let answer = answer.filter(|answer| bytes(answer) <= MAX_ANSWER && !json::is_deep(answer));
+    let answer = answer.filter(|answer| !json::exceeds(answer, MAX_ANSWER));
     Failure { kind, status, answer: answer.cloned().unwrap_or_default() }
 }
 
@@ -419,15 +412,8 @@ fn requests(task: &Task, turn: &Turn<'_>, may_be_lost: impl Fn(&crate::step::Ste
         .collect()
 }
 
-pub(crate) fn with(decision: Decision, mut more: Vec<Effect>) -> Decision {
-    match decision {
-        Decision::Save { task, mut effects } => {
-            effects.append(&mut more);
-            Decision::Save { task, effects }
-        }
-        Decision::Keep { why, mut effects } => {
-            effects.append(&mut more);
-            Decision::Keep { why, effects }
-        }
-    }
+pub(crate) fn with(mut decision: Decision, more: Vec<Effect>) -> Decision {
+    let (Decision::Save { effects, .. } | Decision::Keep { effects, .. }) = &mut decision;
+    effects.extend(more);
+    decision
 }

@@ -9,7 +9,7 @@
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
@@ -486,8 +486,7 @@ impl Check {
             let Some(of) = of else { continue };
             let here = format!("{at}/{}", escaped(name));
             if of.never && !schema.properties.contains_key(name) {
-                let known: BTreeSet<&str> = schema.properties.keys().map(String::as_str).collect();
-                let known: Vec<&str> = known.into_iter().take(20).collect();
+                let known: Vec<&str> = schema.properties.keys().take(20).map(String::as_str).collect();
                 self.add(
                     &here,
                     match known.as_slice() {

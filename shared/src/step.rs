@@ -1,6 +1,7 @@
 //! One step of a task: its record and the transitions that need no policy.
 
 use crate::items::Items;
+use crate::json::is_default;
 use crate::outputs::Beside;
 use crate::time::Timestamp;
 use jiff::fmt::serde::timestamp::millisecond;
@@ -78,33 +79,40 @@ pub enum State {
     UndoFailed,
 }
 
-/// The record of one step in its task: JSON with short keys, because every write has it. Read as [`Recorded`].
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+impl Default for State {
+    fn default() -> Self {
+        Self::Pending { not_before: None }
+    }
+}
+
+/// The record of one step in its task: JSON with short keys, because every write has it. Read as [`Recorded`]. The
+/// default is a step that was never tried.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "Recorded")]
 pub struct Step {
     /// Its state.
     #[serde(flatten)]
     pub state: State,
     /// Number of claims so far, forward and undo in one sequence; never reset. It is the fencing token of replies.
-    #[serde(rename = "a", default, skip_serializing_if = "is_zero")]
+    #[serde(rename = "a", default, skip_serializing_if = "is_default")]
     pub attempt: u32,
     /// The pool of its agent that got the current attempt; `None` for the pool named like the agent.
     #[serde(rename = "p", default, skip_serializing_if = "Option::is_none")]
     pub pool: Option<String>,
     /// Failed forward attempts since the last resubmission (the pattern's FailureCount).
-    #[serde(rename = "f", default, skip_serializing_if = "is_zero")]
+    #[serde(rename = "f", default, skip_serializing_if = "is_default")]
     pub failures: u32,
     /// Failed undo attempts since the last resubmission.
-    #[serde(rename = "uf", default, skip_serializing_if = "is_zero")]
+    #[serde(rename = "uf", default, skip_serializing_if = "is_default")]
     pub undo_failures: u32,
     /// How often the current attempt was given more time.
-    #[serde(rename = "x", default, skip_serializing_if = "is_zero")]
+    #[serde(rename = "x", default, skip_serializing_if = "is_default")]
     pub extended: u32,
     /// Version of the task at which the current attempt was claimed, or last given more time.
-    #[serde(rename = "c", default, skip_serializing_if = "is_zero64")]
+    #[serde(rename = "c", default, skip_serializing_if = "is_default")]
     pub claimed_at: u64,
     /// Version of the task at which the last attempt was settled by a reply.
-    #[serde(rename = "s", default, skip_serializing_if = "is_zero64")]
+    #[serde(rename = "s", default, skip_serializing_if = "is_default")]
     pub settled_at: u64,
     /// The agent's output, which is also all that the undo needs.
     #[serde(rename = "o", default, skip_serializing_if = "Option::is_none")]
@@ -157,13 +165,13 @@ pub struct Step {
 #[serde(deny_unknown_fields)]
 pub struct Pages {
     /// How many.
-    #[serde(rename = "n", default, skip_serializing_if = "is_zero")]
+    #[serde(rename = "n", default, skip_serializing_if = "is_default")]
     pub taken: u32,
     /// How many items they had.
-    #[serde(rename = "i", default, skip_serializing_if = "is_zero")]
+    #[serde(rename = "i", default, skip_serializing_if = "is_default")]
     pub items: u32,
     /// The bytes of JSON of these items, with the commas between them.
-    #[serde(rename = "b", default, skip_serializing_if = "is_zero")]
+    #[serde(rename = "b", default, skip_serializing_if = "is_default")]
     pub bytes: u32,
     /// The cursor for the next page. None once the last one is there.
     #[serde(rename = "c", default, skip_serializing_if = "Option::is_none")]
@@ -182,13 +190,13 @@ pub struct Pages {
 #[serde(deny_unknown_fields)]
 pub struct Rounds {
     /// How often it was put back. It is in the address of its callback and in the form behind its link.
-    #[serde(rename = "n", default, skip_serializing_if = "is_zero")]
+    #[serde(rename = "n", default, skip_serializing_if = "is_default")]
     pub round: u32,
     /// Attempts in earlier rounds.
-    #[serde(rename = "b", default, skip_serializing_if = "is_zero")]
+    #[serde(rename = "b", default, skip_serializing_if = "is_default")]
     pub before: u32,
     /// The round in which its idempotency keys last changed; 0 if they never did.
-    #[serde(rename = "k", default, skip_serializing_if = "is_zero")]
+    #[serde(rename = "k", default, skip_serializing_if = "is_default")]
     pub key: u32,
     /// The long outputs of earlier rounds. No step reads them; they expire and are erased with the record.
     #[serde(rename = "o", default, skip_serializing_if = "Vec::is_empty")]
@@ -200,10 +208,10 @@ pub struct Rounds {
 #[serde(deny_unknown_fields)]
 pub struct Kids {
     /// How often its failures were tried again. An end counts only if the child knows this round.
-    #[serde(rename = "r", default, skip_serializing_if = "is_zero")]
+    #[serde(rename = "r", default, skip_serializing_if = "is_default")]
     pub round: u32,
     /// The round in which the present child was made. A child that undid itself is replaced by another.
-    #[serde(rename = "m", default, skip_serializing_if = "is_zero")]
+    #[serde(rename = "m", default, skip_serializing_if = "is_default")]
     pub made: u32,
     /// For a step that starts an order per item of a list: the items' states.
     #[serde(rename = "l", default, skip_serializing_if = "Option::is_none")]
@@ -243,7 +251,7 @@ pub struct Heart {
 #[serde(deny_unknown_fields)]
 pub struct Reminded {
     /// How many were sent for this order. It never falls, because it is part of their keys.
-    #[serde(rename = "n", default, skip_serializing_if = "is_zero")]
+    #[serde(rename = "n", default, skip_serializing_if = "is_default")]
     pub sent: u32,
     /// The last number of this wait.
     #[serde(rename = "l")]
@@ -252,7 +260,7 @@ pub struct Reminded {
     #[serde(rename = "x", default, skip_serializing_if = "Option::is_none", with = "millisecond::optional")]
     pub next: Option<Timestamp>,
     /// Version of the task at which the latest one was counted.
-    #[serde(rename = "c", default, skip_serializing_if = "is_zero64")]
+    #[serde(rename = "c", default, skip_serializing_if = "is_default")]
     pub sent_at: u64,
     /// Until when the agent may send it (UTC, milliseconds).
     #[serde(rename = "cb", default, skip_serializing_if = "Option::is_none", with = "millisecond::optional")]
@@ -267,7 +275,7 @@ pub struct Failure {
     #[serde(rename = "k")]
     pub kind: FailureKind,
     /// The status of the answer, 0 if there was none.
-    #[serde(rename = "s", default, skip_serializing_if = "is_no_status")]
+    #[serde(rename = "s", default, skip_serializing_if = "is_default")]
     pub status: u16,
     /// The body of the answer, if it was JSON of at most [`crate::message::MAX_ANSWER`] bytes.
     #[serde(rename = "a", default, skip_serializing_if = "Value::is_null")]
@@ -313,10 +321,6 @@ impl FailureKind {
             Self::Mistake => "mistake",
         }
     }
-}
-
-fn is_no_status(status: &u16) -> bool {
-    *status == 0
 }
 
 /// A step as read. Unknown fields are refused, because the next save would drop them; `flatten` cannot refuse.
@@ -420,21 +424,7 @@ impl TryFrom<Recorded> for Step {
             (Name::Caught, None, None, None) => State::Caught,
             (Name::Undone, None, None, None) => State::Undone,
             (Name::UndoFailed, None, None, None) => State::UndoFailed,
-            (
-                Name::Pending
-                | Name::Processing
-                | Name::Waiting
-                | Name::Processed
-                | Name::Failed
-                | Name::Skipped
-                | Name::PassedOver
-                | Name::Caught
-                | Name::UndoPending
-                | Name::UndoProcessing
-                | Name::Undone
-                | Name::UndoFailed,
-                ..,
-            ) => return Err("`nb`, `by` and `cb` of a step do not fit its state"),
+            _ => return Err("`nb`, `by` and `cb` of a step do not fit its state"),
         };
         Ok(Self {
             state,
@@ -463,42 +453,16 @@ impl TryFrom<Recorded> for Step {
     }
 }
 
-fn is_zero(n: &u32) -> bool {
-    *n == 0
-}
-
-fn is_zero64(n: &u64) -> bool {
-    *n == 0
-}
-
 impl Step {
-    /// A step that was never tried.
+    /// The states of its list's items, if it starts an order for each of them and has begun to.
     #[must_use]
-    pub fn new() -> Self {
-        Self {
-            state: State::Pending { not_before: None },
-            attempt: 0,
-            pool: None,
-            failures: 0,
-            undo_failures: 0,
-            extended: 0,
-            claimed_at: 0,
-            settled_at: 0,
-            output: None,
-            beside: None,
-            error: None,
-            input: None,
-            failure: None,
-            unsure: false,
-            poll_until: None,
-            turn: None,
-            reminded: None,
-            alert_at: None,
-            heart: None,
-            kids: None,
-            rounds: None,
-            pages: None,
-        }
+    pub fn items(&self) -> Option<&Items> {
+        self.kids.as_ref()?.items.as_ref()
+    }
+
+    /// The latest round of its children, 0 before any.
+    pub(crate) fn kids_round(&self) -> u32 {
+        self.kids.as_ref().map_or(0, |kids| kids.round)
     }
 
     /// The number of the page that it requests, if it collects pages, from 1.
@@ -531,16 +495,7 @@ impl Step {
         match self.state {
             State::Waiting { until, event: true } => Some(until),
             State::Pending { .. } | State::Processing { .. } => self.poll_until,
-            State::Waiting { event: false, .. }
-            | State::Processed
-            | State::Failed
-            | State::Skipped
-            | State::PassedOver
-            | State::Caught
-            | State::UndoPending { .. }
-            | State::UndoProcessing { .. }
-            | State::Undone
-            | State::UndoFailed => None,
+            _ => None,
         }
     }
 
@@ -563,71 +518,42 @@ impl Step {
     /// Direction and deadline of the claim that holds this step, if any.
     #[must_use]
     pub fn claim(&self) -> Option<(Direction, Timestamp)> {
+        self.holder().map(|(direction, complete_by, _)| (direction, complete_by))
+    }
+
+    /// Before when it is not claimed, if it waits for its next attempt.
+    #[must_use]
+    pub fn not_before(&self) -> Option<Timestamp> {
         match self.state {
-            State::Processing { complete_by, .. } => Some((Direction::Do, complete_by)),
-            State::UndoProcessing { complete_by, .. } => Some((Direction::Undo, complete_by)),
-            State::Pending { .. }
-            | State::Waiting { .. }
-            | State::Processed
-            | State::Failed
-            | State::Skipped
-            | State::PassedOver
-            | State::Caught
-            | State::UndoPending { .. }
-            | State::Undone
-            | State::UndoFailed => None,
+            State::Pending { not_before } | State::UndoPending { not_before } => not_before,
+            _ => None,
         }
     }
 
     /// The instance that holds it, if any.
     #[must_use]
     pub fn locked_by(&self) -> Option<&str> {
+        self.holder().map(|(.., locked_by)| locked_by)
+    }
+
+    fn holder(&self) -> Option<(Direction, Timestamp, &str)> {
         match &self.state {
-            State::Processing { locked_by, .. } | State::UndoProcessing { locked_by, .. } => Some(locked_by),
-            State::Pending { .. }
-            | State::Waiting { .. }
-            | State::Processed
-            | State::Failed
-            | State::Skipped
-            | State::PassedOver
-            | State::Caught
-            | State::UndoPending { .. }
-            | State::Undone
-            | State::UndoFailed => None,
+            State::Processing { locked_by, complete_by } => Some((Direction::Do, *complete_by, locked_by)),
+            State::UndoProcessing { locked_by, complete_by } => Some((Direction::Undo, *complete_by, locked_by)),
+            _ => None,
         }
     }
 
     /// Whether the undo of this step has been decided, or is over.
     #[must_use]
     pub fn is_undo_begun(&self) -> bool {
-        match self.state {
-            State::UndoPending { .. } | State::UndoProcessing { .. } | State::Undone | State::UndoFailed => true,
-            State::Pending { .. }
-            | State::Processing { .. }
-            | State::Waiting { .. }
-            | State::Processed
-            | State::Failed
-            | State::Skipped
-            | State::PassedOver
-            | State::Caught => false,
-        }
+        self.owes_undo() || self.state == State::Undone
     }
 
     /// Whether an undo of this step is owed, in progress, or failed.
     #[must_use]
     pub fn owes_undo(&self) -> bool {
-        match self.state {
-            State::UndoPending { .. } | State::UndoProcessing { .. } | State::UndoFailed => true,
-            State::Pending { .. }
-            | State::Processing { .. }
-            | State::Waiting { .. }
-            | State::Processed
-            | State::Failed
-            | State::Skipped
-            | State::PassedOver
-            | State::Caught
-            | State::Undone => false,
-        }
+        matches!(self.state, State::UndoPending { .. } | State::UndoProcessing { .. } | State::UndoFailed)
     }
 
     /// Whether the forward work may have reached the remote service: a request was sent at least once.
@@ -647,11 +573,5 @@ impl Step {
             | State::Undone
             | State::UndoFailed => true,
         }
-    }
-}
-
-impl Default for Step {
-    fn default() -> Self {
-        Self::new()
     }
 }

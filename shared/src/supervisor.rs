@@ -142,17 +142,21 @@ fn more_time(change: &Change<'_>, index: usize, direction: Direction, turn: &Tur
     (is_forward && change.task.steps[index].extended < late.times).then_some(late)
 }
 
+/// Writes `due` if that changes it, and sends.
+fn rearm(task: &Task, due: Option<Timestamp>, effects: Vec<Effect>) -> Verdict {
+    match task.due == due && effects.is_empty() {
+        true => Verdict::Leave(Kept::NothingReady),
+        false => Verdict::Rearm { due, effects },
+    }
+}
+
 fn look_again(task: &Task, turn: &Turn<'_>) -> Verdict {
     let mut effects: Vec<Effect> = Vec::new();
     let expiry = task.next_deadline(turn.skew);
     if task.alert.is_some() || task.notice_owed {
         // The instance that saved it is probably sending it now.
         if let Some(from) = task.wanted_due(turn.workflow, turn.skew).filter(|&from| from > turn.now) {
-            return if task.due == Some(from) {
-                Verdict::Leave(Kept::NothingReady)
-            } else {
-                Verdict::Rearm { due: Some(from), effects }
-            };
+            return rearm(task, Some(from), effects);
         }
         // An instance that died before sending the alert did not send the notice either.
         effects.extend(change::turn_notices(task, turn));
@@ -170,16 +174,9 @@ fn look_again(task: &Task, turn: &Turn<'_>) -> Verdict {
         };
     }
     let Some(wanted) = task.wanted_due(turn.workflow, turn.skew) else {
-        return match task.due {
-            Some(_) => Verdict::Rearm { due: None, effects },
-            None => Verdict::Leave(Kept::NothingReady),
-        };
+        return rearm(task, None, effects);
     };
-    let next = match task.phase {
-        _ if task.migration.is_some() => change::next_claim(task, turn),
-        Phase::Forward | Phase::Undoing => change::next_claim(task, turn),
-        Phase::Processed | Phase::Undone | Phase::Error | Phase::UndoError => None,
-    };
+    let next = change::next_claim(task, turn);
     let age = task.updated_at.duration_until(turn.now);
     if wanted > turn.now || next.is_none_or(|from| from > turn.now) {
         let due = if wanted > turn.now {
@@ -197,11 +194,7 @@ fn look_again(task: &Task, turn: &Turn<'_>) -> Verdict {
             let look = plus(turn.now, age.clamp(grace(turn.workflow), MAX_WITHHELD));
             [next, expiry].into_iter().flatten().fold(look, Timestamp::min)
         };
-        return if task.due == Some(due) && effects.is_empty() {
-            Verdict::Leave(Kept::NothingReady)
-        } else {
-            Verdict::Rearm { due: Some(due), effects }
-        };
+        return rearm(task, Some(due), effects);
     }
     // A step could be claimed, but no scheduler did: its Wake is lost or the queue is long. The older the task, the
     // longer the next wait, so that Wakes do not lengthen a backlog. The notice of a turn to undo may have been lost
@@ -236,18 +229,7 @@ pub fn holders<'a>(task: &Task, turn: &Turn<'a>) -> Vec<&'a str> {
             // A step that polls waits for its next look.
             State::Pending { not_before: Some(_) } if spec.poll.is_none() => Some(spec.agent.as_str()),
             State::UndoPending { not_before: Some(_) } => undo,
-            State::Pending { .. }
-            | State::UndoPending { not_before: None }
-            | State::Processing { .. }
-            | State::Waiting { .. }
-            | State::UndoProcessing { .. }
-            | State::Processed
-            | State::Failed
-            | State::Skipped
-            | State::PassedOver
-            | State::Caught
-            | State::Undone
-            | State::UndoFailed => None,
+            _ => None,
         };
         names.extend(agent.filter(|name| !turn.agents.is_paused(name) && !names.contains(name)));
     }

@@ -2,13 +2,13 @@
 
 use crate::again::Again;
 use crate::history;
+use crate::json::is_default;
 use crate::message::MAX_DELAY;
 use crate::migrate::Migration;
 use crate::order::Id;
 use crate::step::{Direction, State, Step};
 use crate::time::{SignedDuration, Timestamp, plus};
 use crate::workflow::edge::{After, Edge};
-use crate::workflow::wait::Wait;
 use crate::workflow::{Hash, Workflow};
 use jiff::fmt::serde::timestamp::millisecond;
 use schemars::JsonSchema;
@@ -17,9 +17,10 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 
 /// The phase of a whole task.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Phase {
     /// Its steps are being done.
+    #[default]
     Forward,
     /// What was or may have been done is being undone.
     Undoing,
@@ -136,6 +137,25 @@ pub struct Arrival {
     pub by: Option<String>,
 }
 
+impl Arrival {
+    /// Whether step `index` took it, or counts it.
+    #[must_use]
+    pub fn is_of(&self, index: usize) -> bool {
+        self.step.map(usize::from) == Some(index)
+    }
+
+    /// Whether it is kept for a step to come.
+    #[must_use]
+    pub fn is_kept(&self) -> bool {
+        self.data.is_some() && self.step.is_none()
+    }
+}
+
+/// The position of a step as a record has it.
+pub(crate) fn as_position(index: usize) -> u16 {
+    u16::try_from(index).expect("at most MAX_STEPS steps")
+}
+
 /// The order that started this one, for one of its steps.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -150,7 +170,7 @@ pub struct Parent {
     #[serde(rename = "i", default, skip_serializing_if = "Option::is_none")]
     pub item: Option<u32>,
     /// The latest round that the child knows of.
-    #[serde(rename = "r", default, skip_serializing_if = "is_none")]
+    #[serde(rename = "r", default, skip_serializing_if = "is_default")]
     pub round: u32,
     /// Paused because the parent was.
     #[serde(rename = "z", default, skip_serializing_if = "std::ops::Not::not")]
@@ -175,11 +195,11 @@ pub enum Way {
 ///
 /// Unknown fields are refused here, in steps and in alerts, because a save would drop them. So a new field needs two
 /// releases: the first reads it, the second writes it.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Task {
     /// The order's id. Column `pk`.
-    #[serde(skip, default = "no_id")]
+    #[serde(skip)]
     pub id: Id,
     /// Number of changes so far; every save names the version it read. Column `version`.
     #[serde(skip)]
@@ -188,7 +208,7 @@ pub struct Task {
     #[serde(skip)]
     pub stamp: String,
     /// Shard of the due index, with [`URGENT`] and [`MOVED`]. While `due` is set, column `shard` has it and prevails.
-    #[serde(rename = "sh", default, skip_serializing_if = "is_first")]
+    #[serde(rename = "sh", default, skip_serializing_if = "is_default")]
     pub shard: u16,
     /// When a supervisor must look at it, perhaps too early but never late (UTC, milliseconds). Column `due`, present
     /// while the task is open or owes something.
@@ -214,7 +234,7 @@ pub struct Task {
     pub phase: Phase,
     /// Version of its last turn to undo, a stop or an end, and number of that turn's notice; 0 before any turn and
     /// after a resubmission.
-    #[serde(rename = "end", default, skip_serializing_if = "is_zero")]
+    #[serde(rename = "end", default, skip_serializing_if = "is_default")]
     pub turned_at: u64,
     /// One record per step, in the workflow's order.
     #[serde(rename = "st")]
@@ -232,7 +252,7 @@ pub struct Task {
     #[serde(rename = "rq", default, skip_serializing_if = "Option::is_none")]
     pub reply_queue: Option<String>,
     /// Priority of the order.
-    #[serde(rename = "pr", default, skip_serializing_if = "is_normal")]
+    #[serde(rename = "pr", default, skip_serializing_if = "is_default")]
     pub priority: Priority,
     /// The W3C trace context it was submitted with, `traceparent`.
     #[serde(rename = "tp", default, skip_serializing_if = "Option::is_none")]
@@ -247,10 +267,10 @@ pub struct Task {
     #[serde(rename = "pz", default, skip_serializing_if = "Option::is_none", with = "millisecond::optional")]
     pub paused_at: Option<Timestamp>,
     /// Version of the last act of a person, 0 if there was none; used to recognise a repeated act.
-    #[serde(rename = "act", default, skip_serializing_if = "is_zero")]
+    #[serde(rename = "act", default, skip_serializing_if = "is_default")]
     pub acted_at: u64,
     /// First version that showed that act's operator the same; 0 if it is the one before the act.
-    #[serde(rename = "acon", default, skip_serializing_if = "is_zero")]
+    #[serde(rename = "acon", default, skip_serializing_if = "is_default")]
     pub acted_on: u64,
     /// Why the task failed, was cancelled, or stopped.
     #[serde(rename = "why", default, skip_serializing_if = "Option::is_none")]
@@ -297,26 +317,6 @@ pub struct Task {
     /// What happened.
     #[serde(rename = "log")]
     pub log: Vec<history::Entry>,
-}
-
-fn no_id() -> Id {
-    Id(String::new())
-}
-
-fn is_first(shard: &u16) -> bool {
-    *shard == 0
-}
-
-fn is_none(round: &u32) -> bool {
-    *round == 0
-}
-
-fn is_zero(n: &u64) -> bool {
-    *n == 0
-}
-
-fn is_normal(p: &Priority) -> bool {
-    *p == Priority::Normal
 }
 
 /// A submitter's choices, besides the input.
@@ -389,43 +389,20 @@ impl Task {
     pub fn new(submission: Submission, workflow: &Workflow, now: Timestamp) -> Self {
         Self {
             id: submission.id,
-            version: 0,
-            stamp: String::new(),
             shard: submission.shard,
             due: Some(plus(now, workflow.deadline.map_or(grace(workflow), |time| time.min(grace(workflow))))),
             deadline: workflow.deadline.map(|time| plus(now, time)),
-            lease_token: 0,
             created_at: now,
             updated_at: now,
             workflow: workflow.name.clone(),
             workflow_hash: workflow.hash(),
-            phase: Phase::Forward,
-            turned_at: 0,
-            steps: vec![Step::new(); workflow.steps.len()],
+            steps: vec![Step::default(); workflow.steps.len()],
             tenant: submission.tenant,
             reference: submission.reference,
-            labels: Vec::new(),
             reply_queue: submission.reply_queue,
             priority: submission.priority,
-            traceparent: None,
-            forward_by: None,
-            paused_at: None,
-            acted_at: 0,
-            acted_on: 0,
-            reason: None,
-            alert: None,
-            notice_owed: false,
-            expires: false,
             retention: workflow.retention,
-            books: None,
-            secret: None,
-            events: Vec::new(),
-            parent: None,
-            pins: BTreeMap::new(),
-            migration: None,
-            again: None,
-            output: None,
-            log: Vec::new(),
+            ..Self::default()
         }
     }
 
@@ -456,11 +433,8 @@ impl Task {
     /// Whether step `index` waits because its agent's circuit breaker was open when it was last tried.
     #[must_use]
     pub fn is_held_back(&self, index: usize) -> bool {
-        let waits = matches!(
-            self.steps[index].state,
-            State::Pending { not_before: Some(_) } | State::UndoPending { not_before: Some(_) }
-        );
-        waits && self.last_entry(index).is_some_and(|entry| entry.1 == history::Kind::Deferred)
+        self.steps[index].not_before().is_some()
+            && self.last_entry(index).is_some_and(|entry| entry.1 == history::Kind::Deferred)
     }
 
     /// The pattern's ProcessState.
@@ -542,18 +516,7 @@ impl Task {
     /// Whether no step that depends on step `index`, directly or indirectly, still owes an undo.
     #[must_use]
     pub fn is_open_to_undo(&self, index: usize, workflow: &Workflow) -> bool {
-        let mut seen = vec![false; self.steps.len()];
-        let mut ahead: Vec<usize> = workflow.dependents(index).collect();
-        while let Some(next) = ahead.pop() {
-            if std::mem::replace(&mut seen[next], true) {
-                continue;
-            }
-            if self.steps[next].owes_undo() {
-                return false;
-            }
-            ahead.extend(workflow.dependents(next));
-        }
-        true
+        workflow.with_dependents(&[index]).into_iter().all(|next| next == index || !self.steps[next].owes_undo())
     }
 
     /// Steps that wait only for time: position, and when they can be claimed or their wait ends (`None`: at once).
@@ -618,8 +581,8 @@ impl Task {
     pub fn to_come<'a>(&'a self, name: &'a str, workflow: &'a Workflow) -> impl Iterator<Item = usize> + 'a {
         let steps = self.steps.iter().zip(&workflow.steps).enumerate();
         let open = steps.filter(move |(_, (step, spec))| {
-            let event = spec.wait.as_ref().and_then(Wait::event);
-            matches!(step.state, State::Pending { .. }) && event.is_some_and(|e| e.name == name && !e.refuse_early)
+            matches!(step.state, State::Pending { .. })
+                && spec.event().is_some_and(|e| e.name == name && !e.refuse_early)
         });
         open.map(|(index, _)| index).filter(move |index| self.places(*index, workflow) > 0)
     }
@@ -627,17 +590,16 @@ impl Task {
     /// How many more events step `index` takes: one, or one per person that it still needs.
     #[must_use]
     pub fn places(&self, index: usize, workflow: &Workflow) -> usize {
-        let Some(event) = workflow.steps[index].wait.as_ref().and_then(Wait::event) else { return 0 };
+        let Some(event) = workflow.steps[index].event() else { return 0 };
         match event.people {
             Some(people) => usize::from(people).saturating_sub(self.counted(index).count()),
-            None => usize::from(self.events.iter().all(|event| event.step.map(usize::from) != Some(index))),
+            None => usize::from(!self.events.iter().any(|event| event.is_of(index))),
         }
     }
 
     /// The events of different people that step `index` has while it waits for more of them, oldest first.
     pub fn counted(&self, index: usize) -> impl Iterator<Item = &Arrival> {
-        let is_for = move |event: &&Arrival| event.step.map(usize::from) == Some(index) && event.data.is_some();
-        self.events.iter().filter(is_for)
+        self.events.iter().filter(move |event| event.is_of(index) && event.data.is_some())
     }
 
     /// Whether any step's turn has come.
@@ -661,7 +623,7 @@ impl Task {
 
     /// The events that are kept for later steps.
     pub fn kept(&self) -> impl Iterator<Item = &Arrival> {
-        self.events.iter().filter(|event| event.data.is_some() && event.step.is_none())
+        self.events.iter().filter(|event| event.is_kept())
     }
 
     /// Whether a wait for a time ends, or a reminder is due, at `time` or earlier.
@@ -692,21 +654,15 @@ impl Task {
     /// The earliest time when a supervisor has something to do here; `None` if never.
     #[must_use]
     pub fn wanted_due(&self, workflow: &Workflow, skew: SignedDuration) -> Option<Timestamp> {
-        self.wanted_due_from(self.updated_at, workflow, skew)
-    }
-
-    /// [`Self::wanted_due`] after a send at `sent`.
-    #[must_use]
-    pub fn wanted_due_from(&self, sent: Timestamp, workflow: &Workflow, skew: SignedDuration) -> Option<Timestamp> {
         let owed = (self.alert.is_some() || self.notice_owed).then(|| plus(self.updated_at, OWED_GRACE));
         let expiry = self.next_deadline(skew);
         // The Wake for an immediate claim is on its way: look only in case it is lost.
-        let in_case = |t: Timestamp| t.max(plus(sent, grace(workflow)));
+        let in_case = |t: Timestamp| t.max(plus(self.updated_at, grace(workflow)));
         let next = match self.phase {
             _ if self.migration.is_some() => self.migrates_at(skew).map(in_case),
             Phase::Undoing if !self.is_undo_begun() => self.next_claim(workflow, self.updated_at, skew).map(in_case),
             Phase::Forward | Phase::Undoing => {
-                let ahead = |at: Timestamp| match at > plus(sent, MAX_DELAY) {
+                let ahead = |at: Timestamp| match at > plus(self.updated_at, MAX_DELAY) {
                     // A short wait has its Wake. The sweep that looks ahead sends that of a long one.
                     true => plus(at, -LOOK_AHEAD),
                     false => plus(at, grace(workflow)),

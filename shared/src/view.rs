@@ -1,8 +1,8 @@
 //! A task as people and programs outside see it: names instead of positions, words instead of codes.
 
-use crate::change;
+pub use crate::change::{history, received};
+
 use crate::items::{Item, Items};
-use crate::message::HistoryEntry;
 use crate::order::Id;
 use crate::step::State;
 use crate::task::{Arrival, Phase, Priority, ProcessState, Task};
@@ -10,7 +10,6 @@ use crate::time::{SignedDuration, Timestamp};
 use crate::workflow::Workflow;
 use crate::workflow::child;
 use crate::workflow::edge::Edge;
-use crate::workflow::wait::Wait;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -319,7 +318,7 @@ fn event_status(event: &Arrival, workflow: &Workflow) -> EventStatus {
         name: event.name.clone(),
         key: event.key.clone(),
         step: event.step.and_then(|step| Some(workflow.steps.get(usize::from(step))?.name.clone())),
-        kept: event.data.is_some() && event.step.is_none(),
+        kept: event.is_kept(),
         by: event.by.clone(),
     }
 }
@@ -350,36 +349,21 @@ fn step_status(task: &Task, index: usize, workflow: &Workflow) -> StepStatus {
             .as_ref()
             .filter(|kids| kids.items.is_none())
             .map(|kids| child::id(&task.tenant, &task.id, &spec.name, kids.made)),
-        items: step.kids.as_ref().and_then(|kids| kids.items.as_ref()).map(items_status),
+        items: step.items().map(items_status),
         state: state_name(&step.state).into(),
         attempts: step.attempt,
         failures: step.failures,
         undo_failures: step.undo_failures,
         locked_by: step.locked_by().map(str::to_owned),
         complete_by: step.claim().map(|(_, by)| by),
-        next_attempt_at: match step.state {
-            State::UndoPending { .. } if step.kids.is_some() => None,
-            State::Pending { not_before } | State::UndoPending { not_before } => not_before,
-            State::Processing { .. }
-            | State::Waiting { .. }
-            | State::Processed
-            | State::Failed
-            | State::Skipped
-            | State::PassedOver
-            | State::Caught
-            | State::UndoProcessing { .. }
-            | State::Undone
-            | State::UndoFailed => None,
-        },
-        event: spec.wait.as_ref().and_then(Wait::event).map(|event| event.name.clone()),
+        next_attempt_at: step.not_before().filter(|_| !(step.is_undo_begun() && step.kids.is_some())),
+        event: spec.event().map(|event| event.name.clone()),
         wait: spec.asks().filter(|_| spec.poll.is_none()),
         waiting_since: step.turn.filter(|_| waits_until.is_some()),
         waiting_until: waits_until,
         reminders: step.reminded.as_ref().map(|reminded| reminded.sent),
         next_reminder_at: step.reminds_at().filter(|_| task.phase == Phase::Forward),
-        missing: waits_until
-            .and(spec.wait.as_ref().and_then(Wait::event).and_then(|event| event.people))
-            .map(|_| task.places(index, workflow)),
+        missing: waits_until.and(spec.event().and_then(|event| event.people)).map(|_| task.places(index, workflow)),
         polls_until: step.poll_until.filter(|_| polls),
         last_look: step.error.clone().filter(|_| polls),
         pages: step.pages.as_ref().map(|pages| PagesStatus { taken: pages.taken, items: pages.items }),
@@ -431,16 +415,4 @@ pub fn state_name(state: &State) -> &'static str {
         State::Undone => "Undone",
         State::UndoFailed => "UndoFailed",
     }
-}
-
-/// The history of `task`, oldest first.
-#[must_use]
-pub fn history(task: &Task, workflow: &Workflow) -> Vec<HistoryEntry> {
-    change::spell_out(task, workflow)
-}
-
-/// The notice that `task` was received, for a submitter that has a queue. Its number is always 0.
-#[must_use]
-pub fn received(task: &Task, workflow: &Workflow) -> Option<crate::message::Effect> {
-    change::received(task, workflow)
 }

@@ -38,7 +38,7 @@ use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeSet;
 use std::fmt;
-use wait::Wait;
+use wait::{Awaited, Wait};
 
 /// Most steps in one workflow, so that a task's record stays far below DynamoDB's 400 KB.
 pub const MAX_STEPS: usize = 50;
@@ -61,7 +61,7 @@ pub struct TooShort {
 }
 
 /// Identity of a definition: the first 24 hexadecimal digits of the SHA-256 of its canonical JSON.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Hash(pub String);
 
@@ -239,14 +239,19 @@ fn lost(before: &Value, after: &Value) -> Option<String> {
 
 /// Positions of all `steps` that step `index` depends on, directly or indirectly, ascending.
 fn before(steps: &[Step], index: usize) -> Vec<usize> {
-    let mut seen = vec![false; steps.len()];
-    let mut ahead: Vec<usize> = steps[index].after.iter().map(|after| after.step).collect();
-    while let Some(step) = ahead.pop() {
-        if !std::mem::replace(&mut seen[step], true) {
-            ahead.extend(steps[step].after.iter().map(|after| after.step));
+    let ahead = |step: usize| steps[step].after.iter().map(|after| after.step);
+    reach(ahead(index), ahead).into_iter().collect()
+}
+
+/// The positions `from`, and all that `ahead` leads to from them.
+fn reach<I: Iterator<Item = usize>>(from: impl Iterator<Item = usize>, ahead: impl Fn(usize) -> I) -> BTreeSet<usize> {
+    let (mut all, mut left) = (BTreeSet::new(), from.collect::<Vec<_>>());
+    while let Some(step) = left.pop() {
+        if all.insert(step) {
+            left.extend(ahead(step));
         }
     }
-    (0..seen.len()).filter(|&i| seen[i]).collect()
+    all
 }
 
 impl Workflow {
@@ -287,13 +292,13 @@ impl Workflow {
     /// The names of the events that its steps wait for.
     #[must_use]
     pub fn events(&self) -> BTreeSet<&str> {
-        self.steps.iter().filter_map(|step| Some(step.wait.as_ref()?.event()?.name.as_str())).collect()
+        self.steps.iter().filter_map(|step| Some(step.event()?.name.as_str())).collect()
     }
 
     /// Whether a step that waits for the event called `name` counts people.
     #[must_use]
     pub fn counts_people(&self, name: &str) -> bool {
-        let mut events = self.steps.iter().filter_map(|step| step.wait.as_ref()?.event());
+        let mut events = self.steps.iter().filter_map(Step::event);
         events.any(|event| event.name == name && event.people.is_some())
     }
 
@@ -330,11 +335,7 @@ impl Workflow {
 
     /// All calls over HTTP, each with the name of its step.
     pub fn calls_over_http(&self) -> impl Iterator<Item = (&str, &Http)> {
-        self.all_steps().flat_map(|step| {
-            let undo = step.undo.as_ref().and_then(|undo| undo.http.as_ref());
-            let remind = step.remind.as_ref().and_then(|remind| remind.http.as_ref());
-            step.http.iter().chain(undo).chain(remind).map(|http| (step.name.as_str(), http))
-        })
+        self.all_steps().flat_map(|step| step.works().filter_map(move |work| Some((step.name.as_str(), work.http?))))
     }
 
     /// Whether the host of a call comes with the order.
@@ -345,11 +346,7 @@ impl Workflow {
 
     /// All signed calls, each with the name of its step.
     pub fn calls_of_aws(&self) -> impl Iterator<Item = (&str, &Aws)> {
-        self.all_steps().flat_map(|step| {
-            let undo = step.undo.as_ref().and_then(|undo| undo.aws.as_ref());
-            let remind = step.remind.as_ref().and_then(|remind| remind.aws.as_ref());
-            step.aws.iter().chain(undo).chain(remind).map(|aws| (step.name.as_str(), aws))
-        })
+        self.all_steps().flat_map(|step| step.works().filter_map(move |work| Some((step.name.as_str(), work.aws?))))
     }
 
     /// Position of the step called `name`.
@@ -361,6 +358,12 @@ impl Workflow {
     /// Positions of all steps that directly wait for step `index`.
     pub fn dependents(&self, index: usize) -> impl Iterator<Item = usize> {
         self.steps.iter().enumerate().filter(move |(_, s)| s.after.iter().any(|a| a.step == index)).map(|(i, _)| i)
+    }
+
+    /// The positions `from`, and those of all steps that depend on them, directly or indirectly.
+    #[must_use]
+    pub fn with_dependents(&self, from: &[usize]) -> BTreeSet<usize> {
+        reach(from.iter().copied(), |step| self.dependents(step))
     }
 
     /// Positions of all steps that step `index` depends on, directly or indirectly, in the workflow's order.
@@ -375,21 +378,18 @@ impl Workflow {
         if self.of_item {
             return true;
         }
-        let asks = |step: &Step| step.link().is_some_and(|(link, _)| link.reads("input"));
-        let output = self.output.as_ref().is_some_and(|output| reads(output.references(), "input"));
-        output || self.steps.iter().any(|step| step.reads("input") || asks(step))
+        let asked = self.steps.iter().filter_map(|step| step.link()?.0.ask.as_ref()).flat_map(Template::references);
+        let output = self.output.iter().flat_map(Mapping::references);
+        reads(asked.chain(output), "input") || self.steps.iter().any(|step| step.reads("input"))
     }
 
     /// All agents named, each once, in order of first use.
     #[must_use]
     pub fn agents(&self) -> Vec<&str> {
         let mut names: Vec<&str> = Vec::new();
-        for step in self.all_steps() {
-            let own = [Direction::Do, Direction::Undo].into_iter().filter_map(|direction| step.work(direction));
-            for work in own.chain(step.reminder()) {
-                if !names.contains(&work.agent) {
-                    names.push(work.agent);
-                }
+        for work in self.all_steps().flat_map(Step::works) {
+            if !names.contains(&work.agent) {
+                names.push(work.agent);
             }
         }
         names
@@ -397,6 +397,12 @@ impl Workflow {
 }
 
 impl Step {
+    /// The event that it waits for, if any.
+    #[must_use]
+    pub fn event(&self) -> Option<&Awaited> {
+        self.wait.as_ref().and_then(Wait::event)
+    }
+
     /// Its list, if it starts an order for each item of one.
     #[must_use]
     pub fn each(&self) -> Option<&Each> {
@@ -432,6 +438,11 @@ impl Step {
         }
     }
 
+    /// All its work: forward, undo and reminders, as far as it has them.
+    pub(crate) fn works(&self) -> impl Iterator<Item = Work<'_>> {
+        [self.work(Direction::Do), self.work(Direction::Undo), self.reminder()].into_iter().flatten()
+    }
+
     /// What the agent for URLs and AWS keeps of an answer, if the file says so.
     #[must_use]
     pub fn kept(&self) -> Option<&Mapping> {
@@ -439,44 +450,35 @@ impl Step {
         of_url.or_else(|| self.aws.as_ref().and_then(|aws| aws.keep.as_ref()))
     }
 
+    /// What decisions about this step read on their own, not in its calls.
+    fn own_references(&self) -> impl Iterator<Item = &Reference> {
+        let conditions = [&self.when, &self.catch].into_iter().flatten().flat_map(Expression::references);
+        let with = self.with.iter().filter(|_| self.child.is_some());
+        let values = self.value.iter().chain(with).chain(self.each().map(|each| &each.list));
+        let fail = self.fail.iter().flat_map(Template::references);
+        let wait = self.wait.iter().flat_map(Wait::references);
+        conditions.chain(values.flat_map(Mapping::references)).chain(fail).chain(wait)
+    }
+
     /// Whether a decision about this step reads the name `root`. What is kept of an answer needs no order.
     #[must_use]
     pub fn reads(&self, root: &str) -> bool {
-        let of = |work: Work<'_>| work.reads(root);
-        let own = [&self.when, &self.catch].into_iter().flatten().any(|e| reads(e.references(), root))
-            || self.value.as_ref().is_some_and(|value| reads(value.references(), root))
-            || self.fail.as_ref().is_some_and(|text| reads(text.references(), root))
-            || self.wait.as_ref().is_some_and(|wait| reads(wait.references(), root))
-            || self.child.as_ref().is_some_and(|child| {
-                let is_whole = child.each.is_none() && root == "input";
-                self.with.as_ref().map_or(is_whole, |with| reads(with.references(), root))
-                    || child.each.as_ref().is_some_and(|each| reads(each.list.references(), root))
-            })
-            || self.call().is_some_and(|call| call.reads(root));
-        let all = [self.work(Direction::Do), self.work(Direction::Undo), self.reminder()];
-        own || all.into_iter().flatten().any(of)
+        let gets_input = self.with.is_none() && self.child.as_ref().is_some_and(|child| child.each.is_none());
+        gets_input && root == "input"
+            || reads(self.own_references(), root)
+            || self.call().is_some_and(|call| call.reads(root))
+            || self.works().any(|work| work.reads(root))
     }
 
     /// Whether a decision about this step in `direction` reads the output of the step called `name` in expressions.
     #[must_use]
     pub fn reads_output(&self, name: &str, direction: Direction) -> bool {
-        let is_named = |all: &[Reference]| {
-            all.iter().any(|one| one.path[0] == "outputs" && one.path.get(1).is_none_or(|step| step == name))
-        };
-        let texts = self.value.iter().flat_map(Mapping::references);
-        let texts = texts.chain(self.fail.iter().flat_map(Template::references));
-        let texts = texts.chain(self.wait.iter().flat_map(Wait::references));
-        let texts = texts.chain(self.with.iter().filter(|_| self.child.is_some()).flat_map(Mapping::references));
+        let is_named = |one: &Reference| one.covers("outputs", name);
         let of_call = |direction| self.call().is_some_and(|call| call.reads_output(name, direction));
-        let list = self.each().map(|each| &each.list);
-        let texts = texts.chain(list.into_iter().flat_map(Mapping::references));
         let own = direction == Direction::Do
-            && ([&self.when, &self.catch].into_iter().flatten().any(|e| is_named(e.references()))
-                || [Direction::Do, Direction::Undo].into_iter().any(of_call)
-                || texts.into_iter().any(|one| is_named(std::slice::from_ref(one))));
+            && (self.own_references().any(is_named) || [Direction::Do, Direction::Undo].into_iter().any(of_call));
         let reminder = self.reminder().filter(|_| direction == Direction::Do);
-        let mut all = self.work(direction).into_iter().chain(reminder);
-        own || all.any(|work| work.references().any(|one| is_named(std::slice::from_ref(one))))
+        own || self.work(direction).into_iter().chain(reminder).any(|work| work.references().any(is_named))
     }
 
     /// Whether the undo needs data of the order, so that a refused step leaves nothing to undo. Headers do not count,

@@ -1,6 +1,7 @@
 //! Orders that are run again from an earlier step: what is refused and why, what is undone first, and what of the round before
 //! counts for the next: nothing. Every small graph is searched by the model, tests/model/again.rs.
 
+use crate::language::{bench, claimed};
 use crate::support::*;
 use serde_json::json;
 use shared::again::{Plan, Rule, Wish, plan};
@@ -17,7 +18,7 @@ fn wish(from: &[&str]) -> Wish {
 }
 
 fn asked(wish: Wish) -> Event {
-    Event::Act(Act { what: What::RunAgain(wish), by: "ann".into(), reason: "the tariff was wrong".into(), seen: None })
+    act(What::RunAgain(wish))
 }
 
 fn refused(bench: &mut Bench, wish: Wish) -> Rule {
@@ -26,11 +27,6 @@ fn refused(bench: &mut Bench, wish: Wish) -> Rule {
         Some(Kept::Refused(Refusal::Again(rule))) => rule,
         other => panic!("{other:?}: {}", bench.state()),
     }
-}
-
-fn woken(bench: &mut Bench) -> &mut Bench {
-    let seen = bench.task.version;
-    bench.wake(seen)
 }
 
 /// `CHAIN`, done, a minute later.
@@ -52,11 +48,11 @@ fn an_ended_order_runs_again_from_a_step() {
     let mut bench = chain();
     bench.on(&asked(wish(&["b"]))).is("Undoing a=Processed#1 b=Processed#1 c=Processed#1 d=Processed#1", "wake");
     assert!(bench.task.due.is_some() && !bench.task.notice_owed && bench.task.output.is_none());
-    woken(&mut bench).is("Undoing a=Processed#1 b=Undone#1 c=UndoProcessing#2 d=Undone#1", "undo c#2");
+    bench.woken().is("Undoing a=Processed#1 b=Undone#1 c=UndoProcessing#2 d=Undone#1", "undo c#2");
     assert_eq!(keys(&bench, "c"), ("ord_1:c:undo".into(), Some("ord_1:c:do".into())));
     bench.done("c").is("Pending a=Processed#1 b=Pending#1 c=Pending#2 d=Pending#1", "wake");
     assert_eq!(bench.task.steps[0].output, Some(json!({"of": "a"})));
-    woken(&mut bench).is("Processing a=Processed#1 b=Processing#2 c=Pending#2 d=Pending#1", "do b#2");
+    bench.woken().is("Processing a=Processed#1 b=Processing#2 c=Pending#2 d=Pending#1", "do b#2");
     // It has no undo, so its service knows the key and answers as before.
     assert_eq!(keys(&bench, "b").0, "ord_1:b:do");
     bench.done("b");
@@ -66,10 +62,10 @@ fn an_ended_order_runs_again_from_a_step() {
     assert!(bench.notices().iter().any(|(kind, _)| format!("{kind:?}") == "Completed"));
     // A third round, and its undo has the key of what it undoes.
     bench.at(200_000).on(&asked(wish(&["c"])));
-    woken(&mut bench).is("Undoing a=Processed#1 b=Processed#2 c=UndoProcessing#4 d=Undone#2", "undo c#4");
+    bench.woken().is("Undoing a=Processed#1 b=Processed#2 c=UndoProcessing#4 d=Undone#2", "undo c#4");
     assert_eq!(keys(&bench, "c"), ("ord_1:c:undo:1".into(), Some("ord_1:c:do:1".into())));
     bench.done("c");
-    woken(&mut bench);
+    bench.woken();
     assert_eq!(keys(&bench, "c").0, "ord_1:c:do:2");
 }
 
@@ -78,7 +74,7 @@ fn an_ended_order_runs_again_from_a_step() {
 fn no_reply_of_an_earlier_round_counts() {
     let mut bench = chain();
     bench.on(&asked(wish(&["c"])));
-    woken(&mut bench).done("c");
+    bench.woken().done("c");
     let before = bench.state();
     for attempt in [1, 2] {
         let late = bench.reply("c", attempt, done(json!("old")));
@@ -86,7 +82,7 @@ fn no_reply_of_an_earlier_round_counts() {
         assert!(matches!(bench.kept, Some(Kept::Stale | Kept::Repeated)), "{attempt}: {:?}", bench.kept);
         assert_eq!(bench.state(), before, "{attempt}");
     }
-    woken(&mut bench);
+    bench.woken();
     for attempt in [1, 2] {
         let late = bench.reply("c", attempt, done(json!("old")));
         bench.on(&late);
@@ -99,8 +95,8 @@ fn no_reply_of_an_earlier_round_counts() {
 fn new_keys_are_for_all_where_they_are_asked_for() {
     let mut bench = chain();
     bench.on(&asked(Wish { new_keys: true, ..wish(&["b"]) }));
-    woken(&mut bench).done("c");
-    woken(&mut bench);
+    bench.woken().done("c");
+    bench.woken();
     assert_eq!(keys(&bench, "b").0, "ord_1:b:do:1");
 }
 
@@ -158,11 +154,11 @@ fn what_cannot_be_run_again_is_refused_with_its_rule() {
 
     let mut undone = Bench::claimed(CHAIN);
     undone.done("a").done("b").cancel().at(60_000);
-    woken(&mut undone).done("c").done("a");
+    undone.woken().done("c").done("a");
     assert_eq!(undone.state(), "Undone a=Undone#2 b=Undone#1 c=Undone#2 d=Pending");
     assert_eq!(refused(&mut undone, wish(&["b"])), Rule::Undone, "what it reads is taken back");
     undone.on(&asked(wish(&["a"]))).is("Pending a=Pending#2 b=Pending#1 c=Pending#2 d=Pending", "wake");
-    woken(&mut undone).is("Processing a=Processing#3 b=Pending#1 c=Pending#2 d=Pending", "do a#3");
+    undone.woken().is("Processing a=Processing#3 b=Pending#1 c=Pending#2 d=Pending", "do a#3");
     assert_eq!(keys(&undone, "a").0, "ord_1:a:do:1", "its service refuses the key of what was undone");
 }
 
@@ -181,7 +177,7 @@ fn an_order_in_error_runs_again_from_an_earlier_step() {
     bench.done("a").done("b").failed("c").at(60_000);
     assert_eq!(bench.task.process_state(), ProcessState::Error);
     bench.on(&asked(wish(&["b"])));
-    woken(&mut bench).is("Undoing a=Processed#1 b=Undone#1 c=UndoProcessing#2 d=Pending", "undo c#2");
+    bench.woken().is("Undoing a=Processed#1 b=Undone#1 c=UndoProcessing#2 d=Pending", "undo c#2");
     bench.done("c").is("Pending a=Processed#1 b=Pending#1 c=Pending#2 d=Pending", "wake");
     assert_eq!((bench.task.alert.clone(), bench.task.reason.clone()), (None, None));
     assert_eq!(bench.task.steps[3].rounds, None, "it never began");
@@ -192,68 +188,54 @@ fn an_order_in_error_runs_again_from_an_earlier_step() {
 fn an_undo_that_fails_stops_the_order_and_can_be_finished() {
     let mut bench = chain();
     bench.on(&asked(wish(&["c"])));
-    woken(&mut bench).failed("c");
+    bench.woken().failed("c");
     assert_eq!((bench.task.phase, bench.task.again.is_some()), (Phase::UndoError, true));
     assert_eq!(refused_by(&mut bench, wish(&["a"])), Refusal::RunsAgain);
     let mut skipped = Bench { task: bench.task.clone(), ..Bench::new(CHAIN) };
     skipped.at(60_000);
     let skip = What::Skip { step: Some("c".into()) };
-    skipped.on(&Event::Act(Act { what: skip, by: "ann".into(), reason: "by hand".into(), seen: None }));
+    skipped.on(&act(skip));
     assert_eq!(skipped.state(), "Pending a=Processed#1 b=Processed#1 c=Pending#2 d=Pending#1");
     bench.resubmit();
-    woken(&mut bench).done("c");
+    bench.woken().done("c");
     assert_eq!(bench.state(), "Pending a=Processed#1 b=Processed#1 c=Pending#3 d=Pending#1");
 }
 
 // M7: an undo that cannot be done must not hold the order in its round.
 #[test]
 fn an_undo_that_failed_can_be_given_up_for_an_undo_of_the_whole_order() {
-    let undo = Event::Act(Act { what: What::Undo, by: "ann".into(), reason: "given up".into(), seen: None });
-    let cancel = Event::Cancel { by: "ann".into(), reason: "given up".into() };
-    for event in [undo, cancel] {
+    for event in [act(What::Undo), Event::Cancel { by: "ann".into(), reason: "given up".into() }] {
         let mut bench = chain();
         bench.on(&asked(wish(&["c"])));
-        woken(&mut bench).failed("c");
+        bench.woken().failed("c");
         assert_eq!(bench.task.phase, Phase::UndoError);
         bench.on(&event);
         assert_eq!((bench.task.phase, &bench.task.again, &bench.task.alert), (Phase::Undoing, &None, &None));
         assert_eq!(bench.state(), "Undoing a=UndoPending#1 b=Undone#1 c=UndoPending#2 d=Undone#1");
-        woken(&mut bench).done("c");
-        woken(&mut bench).done("a");
+        bench.woken().done("c");
+        bench.woken().done("a");
         assert_eq!(bench.state(), "Undone a=Undone#2 b=Undone#1 c=Undone#3 d=Undone#1");
     }
 
     // Without such a round the undo can only be finished, as before.
     let mut bench = Bench::claimed(CHAIN);
     bench.done("a").cancel().at(60_000);
-    woken(&mut bench).failed("a");
+    bench.woken().failed("a");
     assert_eq!(bench.task.phase, Phase::UndoError);
     bench.cancel().keeps(Kept::Refused(Refusal::UndoBegun), "");
 }
 
 const FAMILY: &str = r#"
-name = "family"
-[[step]]
-name = "line"
-workflow = "child"
-[[step]]
-name = "lines"
-after = ["line"]
-each = "${input.lines}"
-workflow = "child"
-[[step]]
-name = "pay"
-after = ["lines"]
-agent = "x"
-timeout = "10s"
-undo = { agent = "x" }
+line | workflow = "child"
+lines | after = ["line"]; each = "${input.lines}"; workflow = "child"
+pay | after = ["lines"]; undo = { agent = "x" }
 "#;
 
 // M7, K6: a person runs an order again whose records were about to be removed, and the process dies before it has told those of its
 // children that a later undo needs.
 #[test]
 fn the_orders_that_it_started_outlast_it() {
-    let mut bench = Bench::new(FAMILY);
+    let mut bench = bench(FAMILY, json!({}));
     let child = workflow(CHAIN).hash();
     bench.task.pins.insert("child".into(), child.clone());
     let mut items = shared::items::Items::new(250, child, at(0));
@@ -272,7 +254,7 @@ fn the_orders_that_it_started_outlast_it() {
     assert_eq!(kept(&bench), [1, 250]);
     // All that is lost. Another Wake asks again, and with it one part of the list after the other.
     let late = bench.task.version;
-    woken(&mut bench);
+    bench.woken();
     assert_eq!(kept(&bench), [1, 100]);
     for (part, count) in [(2, 100), (3, 50)] {
         assert!(bench.effects.iter().any(|one| matches!(one, Effect::Wake(wake, _) if wake.hint && wake.hops == part)));
@@ -283,7 +265,7 @@ fn the_orders_that_it_started_outlast_it() {
     // And so does the save that puts the steps back.
     bench.done("pay");
     assert_eq!((bench.task.phase, kept(&bench)), (Phase::Forward, [1, 250]));
-    woken(&mut bench);
+    bench.woken();
     assert_eq!(kept(&bench), [0, 0]);
 }
 
@@ -292,11 +274,11 @@ fn the_orders_that_it_started_outlast_it() {
 fn a_cancel_while_it_is_taken_back_undoes_the_whole_order() {
     let mut bench = chain();
     bench.on(&asked(wish(&["c"])));
-    woken(&mut bench).is("Undoing a=Processed#1 b=Processed#1 c=UndoProcessing#2 d=Undone#1", "undo c#2");
+    bench.woken().is("Undoing a=Processed#1 b=Processed#1 c=UndoProcessing#2 d=Undone#1", "undo c#2");
     bench.cancel();
     assert_eq!(bench.task.again, None);
     bench.done("c");
-    woken(&mut bench);
+    bench.woken();
     bench.done("a");
     assert_eq!(bench.state(), "Undone a=Undone#2 b=Undone#1 c=Undone#2 d=Undone#1");
 }
@@ -305,33 +287,22 @@ fn a_cancel_while_it_is_taken_back_undoes_the_whole_order() {
 fn a_repeated_act_is_already_done_and_a_pause_holds_it() {
     let mut bench = chain();
     let seen = Some(bench.task.version);
-    let act = Act { what: What::RunAgain(wish(&["c"])), by: "ann".into(), reason: "r".into(), seen };
-    bench.on(&Event::Act(act.clone()));
-    bench.on(&Event::Act(act)).keeps(Kept::Repeated, "wake");
-    let pause = Act { what: What::Pause, by: "ann".into(), reason: "r".into(), seen: None };
-    bench.on(&Event::Act(pause));
-    woken(&mut bench).keeps(Kept::NothingReady, "");
-    bench.on(&Event::Act(Act { what: What::Resume, by: "ann".into(), reason: "r".into(), seen: None }));
-    woken(&mut bench);
+    let again = Event::Act(Act { seen, ..by_ann(What::RunAgain(wish(&["c"]))) });
+    bench.on(&again);
+    bench.on(&again).keeps(Kept::Repeated, "wake");
+    bench.on(&act(What::Pause));
+    bench.woken().keeps(Kept::NothingReady, "");
+    bench.on(&act(What::Resume));
+    bench.woken();
     assert_eq!(bench.effects(), "undo c#2");
     let texts: Vec<_> =
         bench.task.log.iter().filter(|entry| entry.1 == Kind::RunAgain).map(|entry| entry.4.clone()).collect();
-    assert_eq!(texts, [Some("ann: r (again from c)".to_owned())]);
+    assert_eq!(texts, [Some("ann: ticket 7 (again from c)".to_owned())]);
 }
 
 const APPROVED: &str = r#"
-name = "approved"
-[[step]]
-name = "approve"
-event = "approved"
-people = 2
-timeout = "1h"
-[[step]]
-name = "pay"
-agent = "x"
-after = ["approve"]
-timeout = "10s"
-undo = { agent = "x" }
+approve | event = "approved"; people = 2; timeout = "1h"
+pay | after = ["approve"]; undo = { agent = "x" }
 "#;
 
 fn approval(key: &str, by: &str) -> Event {
@@ -341,12 +312,12 @@ fn approval(key: &str, by: &str) -> Event {
 // M7: an approval of the round before, delivered again, approves nothing in the next.
 #[test]
 fn an_old_approval_does_not_settle_the_new_round() {
-    let mut bench = Bench::claimed(APPROVED);
+    let mut bench = claimed(APPROVED, json!({}));
     bench.on(&approval("1", "ann")).on(&approval("2", "bob"));
-    woken(&mut bench).done("pay").at(60_000);
+    bench.woken().done("pay").at(60_000);
     bench.on(&asked(wish(&["approve"])));
-    woken(&mut bench).done("pay");
-    woken(&mut bench);
+    bench.woken().done("pay");
+    bench.woken();
     assert!(bench.state().contains("approve=Waiting"), "{}", bench.state());
     for (key, by) in [("1", "ann"), ("2", "bob")] {
         bench.on(&approval(key, by));
@@ -364,18 +335,18 @@ fn an_old_approval_does_not_settle_the_new_round() {
 // M7: what comes while the order is undone for the next round has to wait, because the step that takes it is put back.
 #[test]
 fn an_event_while_it_is_taken_back_is_to_be_sent_again() {
-    let mut bench = Bench::claimed(APPROVED);
+    let mut bench = claimed(APPROVED, json!({}));
     bench.on(&approval("1", "ann")).on(&approval("2", "bob"));
-    woken(&mut bench).done("pay").at(60_000);
+    bench.woken().done("pay").at(60_000);
     bench.on(&asked(wish(&["approve"])));
     bench.on(&approval("3", "ann")).keeps(Kept::Declined(Declined::RunsAgain), "");
-    woken(&mut bench).failed("pay");
+    bench.woken().failed("pay");
     assert_eq!(bench.task.phase, Phase::UndoError);
     bench.on(&approval("3", "ann")).keeps(Kept::Declined(Declined::RunsAgain), "");
     bench.resubmit();
-    woken(&mut bench).done("pay");
+    bench.woken().done("pay");
     bench.on(&approval("3", "ann")).on(&approval("4", "bob"));
-    woken(&mut bench);
+    bench.woken();
     assert!(bench.state().contains("approve=Processed"), "{}", bench.state());
 
     // Of an order that is undone for good nothing waits for it.
@@ -383,33 +354,23 @@ fn an_event_while_it_is_taken_back_is_to_be_sent_again() {
     bench.on(&approval("5", "carl")).keeps(Kept::Declined(Declined::Late), "");
 }
 
-const ACCEPTS: &str = r#"
-name = "accepts"
-[[step]]
-name = "a"
-agent = "x"
-timeout = "10s"
-accept = { within = "1h" }
-"#;
-
 // M7: the address of a callback is of one round, and without a new key its service would not report again.
 #[test]
 fn a_callback_reports_to_the_address_of_its_round() {
-    let mut bench = Bench::new(ACCEPTS);
+    let mut bench = bench("a | accept = { within = \"1h\" }", json!({}));
     bench.task.secret = Some("s".into());
     bench.wake(0);
     let first = bench.request("a").callback.clone().unwrap();
-    let accepted = bench.answer("a", Outcome::Accepted { output: json!({}) });
-    bench.on(&accepted);
+    bench.answered("a", Outcome::Accepted { output: json!({}) });
     let called = |key: &str| Event::CalledBack { step: "a".into(), key: key.into(), data: json!({"key": key}) };
     bench.on(&called("k")).at(60_000);
     assert_eq!(bench.task.process_state(), ProcessState::Processed);
     assert_eq!(refused(&mut bench, wish(&["a"])), Rule::Accepts);
     bench.on(&asked(Wish { new_keys: true, ..wish(&["a"]) }));
-    woken(&mut bench);
+    bench.woken();
     // Before it is handed out again nothing can be reported about it.
     bench.on(&called("l")).keeps(Kept::Declined(Declined::Early), "");
-    woken(&mut bench);
+    bench.woken();
     let second = bench.request("a").callback.clone().unwrap();
     assert_ne!(first, second);
     let token = |url: &str| url.rsplit('/').next().unwrap().to_owned();
@@ -425,49 +386,35 @@ fn a_callback_reports_to_the_address_of_its_round() {
 #[test]
 fn a_long_output_that_was_replaced_goes_with_the_record() {
     let mut bench = Bench::claimed(CHAIN);
-    let long = bench.answer("a", done(json!("x".repeat(5000))));
-    bench.on(&long).done("b").done("c").done("d").at(60_000);
+    bench.answered("a", done(json!("x".repeat(5000)))).done("b").done("c").done("d").at(60_000);
     let old = bench.task.steps[0].beside.clone().unwrap();
     bench.on(&asked(wish(&["a"])));
-    woken(&mut bench).done("c").done("a");
+    bench.woken().done("c").done("a");
     assert_eq!(bench.task.steps[0].beside, None);
     assert!(shared::outputs::beside(&bench.task).contains(&old.hash));
     bench.task.steps[0].rounds.as_mut().unwrap().round = 20;
-    woken(&mut bench).done("a").done("b").done("c").done("d").at(200_000);
+    bench.woken().done("a").done("b").done("c").done("d").at(200_000);
     assert_eq!(refused(&mut bench, wish(&["a"])), Rule::Often);
 }
 
 // M7, K3: whether a step is done is asked again in each round.
 #[test]
 fn a_condition_is_asked_again() {
-    let text = r#"
-name = "asks"
-[[step]]
-name = "price"
-agent = "x"
-timeout = "10s"
-[[step]]
-name = "pay"
-agent = "x"
-after = ["price"]
-when = "outputs.price.cents > 0"
-timeout = "10s"
-undo = { agent = "x" }
-"#;
-    let mut bench = Bench::claimed(text);
-    let free = bench.answer("price", done(json!({"cents": 0})));
-    bench.on(&free).at(60_000);
+    let steps =
+        "price | after = []\npay | after = [\"price\"]; when = \"outputs.price.cents > 0\"; undo = { agent = \"x\" }";
+    let mut bench = claimed(steps, json!({}));
+    bench.answered("price", done(json!({"cents": 0}))).at(60_000);
     assert_eq!(bench.state(), "Processed price=Processed#1 pay=PassedOver");
     bench.on(&asked(wish(&["price"])));
-    woken(&mut bench);
-    woken(&mut bench);
-    let dear = bench.answer("price", done(json!({"cents": 5})));
-    bench.on(&dear).is("Processing price=Processed#2 pay=Processing#1", "do pay#1, notice StepCompleted");
+    bench.woken();
+    bench.woken();
+    bench.answered("price", done(json!({"cents": 5})));
+    bench.is("Processing price=Processed#2 pay=Processing#1", "do pay#1, notice StepCompleted");
     let failed = bench.failed("pay").at(200_000);
     assert_eq!(failed.task.phase, Phase::Undoing);
     let wait = bench.task.undo_from(&bench.workflow, SKEW);
     assert!(wait.is_some());
-    woken(&mut bench);
+    bench.woken();
     assert_eq!(bench.request("pay").direction, Direction::Undo);
     assert!(matches!(bench.task.steps[0].state, State::Undone));
 }

@@ -2,18 +2,16 @@
 //! store in memory that records its calls, answers as configured, and yields at each call.
 
 use crate::support::*;
-use contract::memory::{Behind, Between};
+use contract::memory::Between;
 use serde_json::json;
 use shared::decision::{Event, Kept};
-use shared::engine::{Engine, Handled};
+use shared::engine::Handled;
 use shared::message::{Effect, Reply};
 use shared::order::Id;
-use shared::pools::Layout;
-use shared::ports::{Created, Error, Messenger, Saved};
+use shared::ports::{Error, Saved};
 use shared::task::Task;
-use shared::workflow::Workflow;
-use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 #[derive(Default)]
 struct Network {
@@ -24,8 +22,6 @@ struct Network {
     /// Saves that met another version.
     late: AtomicUsize,
 }
-
-type Store = Behind<Network>;
 
 impl Network {
     fn asked(&self) -> Vec<String> {
@@ -45,7 +41,7 @@ impl Between for Network {
 
     fn each(&self, order: &Id) -> Result<(), Error> {
         let is_broken = self.broken.lock().unwrap().as_ref() == Some(order);
-        if is_broken { Err(Error::Unavailable { what: order.0.clone(), source: "503".into() }) } else { Ok(()) }
+        if is_broken { Err(away(&order.0)) } else { Ok(()) }
     }
 
     fn saved(&self, _: &Task, saved: Saved) -> Result<Saved, Error> {
@@ -54,58 +50,22 @@ impl Between for Network {
     }
 }
 
+type World = crate::support::World<Network>;
+
+/// Orders `ord_1` to `ord_N` of a workflow with one step.
+async fn orders(n: i64) -> World {
+    let world = World::new(ONE, n).await;
+    world.store.asked();
+    world
+}
+
 /// Orders whose requests were sent, with the inputs these carry.
-#[derive(Default)]
-struct Queue(Mutex<Vec<(String, i64)>>);
-
-impl Messenger for Queue {
-    async fn send(&self, effects: Vec<Effect>) -> Vec<Result<(), Error>> {
-        let request = |effect: &Effect| match effect {
-            Effect::Request(request) => Some((request.task_id.0.clone(), request.input["n"].as_i64().unwrap())),
-            _ => None,
-        };
-        self.0.lock().unwrap().extend(effects.iter().filter_map(request));
-        effects.iter().map(|_| Ok(())).collect()
-    }
-}
-
-struct World {
-    store: Arc<Store>,
-    queue: Arc<Queue>,
-    now: Arc<AtomicI64>,
-}
-
-type Instance = Engine<Arc<Store>, Arc<Queue>>;
-
-impl World {
-    /// Orders `ord_1` to `ord_N`, made by an instance that no longer exists.
-    async fn new(orders: i64) -> Self {
-        Self::of(ONE, orders).await
-    }
-
-    async fn of(text: &str, orders: i64) -> Self {
-        let world = Self { store: Arc::default(), queue: Arc::default(), now: Arc::default() };
-        let (door, workflow) = (world.instance("door"), workflow(text));
-        door.use_workflow(&workflow).await.unwrap();
-        for n in 1..=orders {
-            world.accept(&door, &workflow, n).await;
-        }
-        world.store.asked();
-        world
-    }
-
-    async fn accept(&self, door: &Instance, workflow: &Workflow, n: i64) {
-        let task = Task::new(submission(&format!("ord_{n}"), false), workflow, at(0));
-        assert_eq!(door.create(&order(&task.id, n), &task).await.unwrap(), Created::New);
-    }
-
-    fn instance(&self, name: &str) -> Instance {
-        instance(name, &self.store, &self.queue, &self.now, Layout::new())
-    }
-
-    fn sent(&self) -> Vec<(String, i64)> {
-        std::mem::take(&mut self.queue.0.lock().unwrap())
-    }
+fn requests(world: &World) -> Vec<(String, i64)> {
+    let request = |effect: Effect| match effect {
+        Effect::Request(request) => Some((request.task_id.0, request.input["n"].as_i64().unwrap())),
+        _ => None,
+    };
+    world.queues.take().into_iter().filter_map(request).collect()
 }
 
 fn id(n: i64) -> Id {
@@ -131,12 +91,12 @@ fn words(answers: &[Result<Handled, Error>]) -> Vec<&'static str> {
 
 #[tokio::test]
 async fn a_batch_reads_what_it_does_not_know_at_once() {
-    let world = World::new(3).await;
+    let world = orders(3).await;
     let engine = world.instance("s");
     assert_eq!(words(&engine.handle(wakes(1..=3)).await), ["applied"; 3]);
     let asked = ["load_all ord_1 ord_2 ord_3", "workflow", "agents", "orders ord_1 ord_2 ord_3"];
     assert_eq!(world.store.asked(), asked);
-    assert_eq!(world.sent(), [("ord_1".into(), 1), ("ord_2".into(), 2), ("ord_3".into(), 3)]);
+    assert_eq!(requests(&world), [("ord_1".into(), 1), ("ord_2".into(), 2), ("ord_3".into(), 3)]);
 
     // What it has just read is as good as the store's word: deciding to do nothing needs no second look.
     let other = world.instance("t");
@@ -147,9 +107,9 @@ async fn a_batch_reads_what_it_does_not_know_at_once() {
 
 #[tokio::test]
 async fn what_an_instance_remembers_it_does_not_ask_for() {
-    let world = World::new(2).await;
+    let world = orders(2).await;
     let engine = world.instance("s");
-    world.accept(&engine, &workflow(ONE), 3).await;
+    world.create(&engine, 3).await;
     assert_eq!(words(&engine.handle(wakes([3])).await), ["applied"]);
     assert_eq!(world.store.asked(), ["agents", "workflow"]);
     engine.handle(wakes([1])).await;
@@ -162,33 +122,33 @@ async fn what_an_instance_remembers_it_does_not_ask_for() {
 
 #[tokio::test]
 async fn one_orders_trouble_stays_its_own() {
-    let world = World::new(3).await;
+    let world = orders(3).await;
     *world.store.broken.lock().unwrap() = Some(id(2));
     let answers = world.instance("s").handle(wakes([1, 2, 9, 3])).await;
     assert_eq!(words(&answers), ["applied", "unavailable", "no such task", "applied"]);
-    assert_eq!(world.sent(), [("ord_1".into(), 1), ("ord_3".into(), 3)]);
+    assert_eq!(requests(&world), [("ord_1".into(), 1), ("ord_3".into(), 3)]);
 }
 
 // The same order twice in a batch, and inputs that cannot be read.
 #[tokio::test]
 async fn an_input_that_cannot_be_read_holds_up_its_own_requests_only() {
-    let world = World::new(3).await;
+    let world = orders(3).await;
     let engine = world.instance("s");
     // Claimed by another instance, whose requests are re-sent by the instance that gets the redelivery.
     engine.handle(wakes(1..=3)).await;
-    world.sent();
+    requests(&world);
     world.store.tables().orders.remove(&id(2));
     let answers = world.instance("t").handle(wakes([1, 2, 2, 3])).await;
     assert_eq!(words(&answers), ["kept", "corrupt", "corrupt", "kept"]);
-    assert_eq!(world.sent(), [("ord_1".into(), 1), ("ord_3".into(), 3)]);
+    assert_eq!(requests(&world), [("ord_1".into(), 1), ("ord_3".into(), 3)]);
 }
 
 #[tokio::test]
 async fn a_sweep_reads_a_page_at_once() {
-    let world = World::new(3).await;
+    let world = orders(3).await;
     world.instance("s").handle(wakes(1..=3)).await;
     world.store.asked();
-    world.now.store(600_000, Ordering::Relaxed);
+    world.at(600_000);
     *world.store.broken.lock().unwrap() = Some(id(2));
     let found = world.instance("v").recover(&[id(1), id(2), id(9), id(3)], 1).await;
     let expired: Vec<_> = found.iter().map(|found| found.as_ref().ok().map(|found| found.expired)).collect();
@@ -199,7 +159,7 @@ async fn a_sweep_reads_a_page_at_once() {
 // A task read before another batch of the same instance saved it must not replace the saved one.
 #[tokio::test]
 async fn an_older_read_does_not_hide_a_newer_save() {
-    let world = World::of(SIDE_BY_SIDE, 1).await;
+    let world = World::new(SIDE_BY_SIDE, 1).await;
     world.instance("s").handle(wakes([1])).await;
     let engine = world.instance("t");
     let mut repeated = Box::pin(engine.handle(wakes([1])));

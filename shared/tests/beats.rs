@@ -5,7 +5,7 @@
 use crate::language::bench;
 use crate::support::*;
 use serde_json::json;
-use shared::decision::{Act, Event, Kept, Progress, What};
+use shared::decision::{Event, Kept, Progress, What};
 use shared::message::{Outcome, Reply};
 use shared::step::State;
 use shared::task::Phase;
@@ -15,10 +15,6 @@ const STEPS: &str = r#"
 a | after = []; heartbeat = "10s"; timeout = "60s"; undo = { agent = "x", heartbeat = "5s" }
 b | after = ["a"]
 "#;
-
-fn act(what: What) -> Event {
-    Event::Act(Act { what, by: "ann".into(), reason: "r".into(), seen: None })
-}
 
 fn beat(attempt: u32) -> Event {
     Event::Beat { step: "a".into(), attempt, progress: Progress::default() }
@@ -30,20 +26,25 @@ fn with_secret() -> Bench {
     bench
 }
 
+fn begun() -> Bench {
+    let mut bench = with_secret();
+    bench.wake(0);
+    bench
+}
+
 /// CompleteBy of the first step, in milliseconds.
 fn by(bench: &Bench) -> i64 {
-    bench.task.steps[0].claim().unwrap().1.as_millisecond() - at(0).as_millisecond()
+    ms(bench.task.steps[0].claim().unwrap().1)
 }
 
 fn forward_by(bench: &Bench) -> i64 {
-    bench.task.forward_by.unwrap().as_millisecond() - at(0).as_millisecond()
+    ms(bench.task.forward_by.unwrap())
 }
 
 // L6: two heartbeats may be missed, and the request says where to send them.
 #[test]
 fn an_attempt_with_heartbeats_has_a_short_complete_by() {
-    let mut bench = with_secret();
-    bench.wake(0);
+    let mut bench = begun();
     let told = bench.request("a").heartbeat.clone().unwrap();
     assert_eq!((told.url, told.every_ms), (address("https://orders.example", &bench.task.id, "a", 1, "s"), 10_000));
     assert_eq!((by(&bench), forward_by(&bench), bench.request("a").complete_by), (20_000, 20_000, at(20_000)));
@@ -54,8 +55,7 @@ fn an_attempt_with_heartbeats_has_a_short_complete_by() {
 // L6: the answer is the stored CompleteBy. The first heartbeat is written, and then one once a quarter of the time is over.
 #[test]
 fn a_heartbeat_moves_complete_by_and_nothing_else() {
-    let mut bench = with_secret();
-    bench.wake(0);
+    let mut bench = begun();
     let (seen, claimed_at, log) = (bench.task.version, bench.task.steps[0].claimed_at, bench.task.log.clone());
     bench.at(1_000).on(&beat(1)).is("Processing a=Processing#1 b=Pending", "");
     assert_eq!(by(&bench), 21_000);
@@ -78,8 +78,7 @@ fn a_heartbeat_moves_complete_by_and_nothing_else() {
 // "Never shorter": the clock of another instance may be behind.
 #[test]
 fn complete_by_never_moves_back_nor_beyond_the_timeout() {
-    let mut bench = with_secret();
-    bench.wake(0);
+    let mut bench = begun();
     for now in [12_000, 24_000, 36_000, 48_000] {
         bench.at(now).on(&beat(1));
     }
@@ -96,8 +95,7 @@ fn complete_by_never_moves_back_nor_beyond_the_timeout() {
 #[test]
 fn an_agent_that_keeps_to_the_time_keeps_its_attempt() {
     for spacing in [9_999, 9_800, 7_000, 5_001, 5_000, 4_999, 900] {
-        let mut bench = with_secret();
-        bench.wake(0);
+        let mut bench = begun();
         let (mut now, mut known) = (50, 20_000);
         while now < 39_000 {
             assert!(now + 1_000 < known, "every {spacing} ms: dropped before the heartbeat at {now}");
@@ -116,8 +114,7 @@ fn heartbeats_keep_no_other_step_waiting() {
     let mut bench = bench(&steps.replace("60s", "9h"), json!({}));
     bench.task.secret = Some("s".into());
     bench.wake(0);
-    let gone = bench.answer("b", unavailable(None));
-    bench.on(&gone);
+    bench.answered("b", unavailable(None));
     let (changed, looked) = (bench.task.updated_at, at(1_860_000));
     for now in (0..=1_856_000).step_by(8_000) {
         bench.at(now).on(&beat(1));
@@ -149,8 +146,7 @@ fn heartbeats_make_no_order_young() {
 #[test]
 fn an_undo_waits_for_heartbeats_that_a_text_has_forgotten() {
     for (mended, until) in [(30_000, 51_000), (45_000, 60_000)] {
-        let mut bench = with_secret();
-        bench.wake(0);
+        let mut bench = begun();
         for now in (9_000..=mended).step_by(9_000) {
             bench.at(now).on(&beat(1));
         }
@@ -167,11 +163,9 @@ fn an_undo_waits_for_heartbeats_that_a_text_has_forgotten() {
 #[test]
 fn a_migration_waits_for_an_undo_with_heartbeats() {
     use shared::migrate::Migration;
-    let mut bench = with_secret();
-    bench.wake(0);
+    let mut bench = begun();
     bench.on(&act(What::Cancel)).at(21_000).supervise();
-    let seen = bench.task.version;
-    bench.wake(seen).at(26_000).on(&beat(2));
+    bench.woken().at(26_000).on(&beat(2));
     let of = |bench: &Bench| {
         Migration::of(&bench.task, &bench.workflow, secs(1), shared::workflow::Hash("h".repeat(64)), false).from
     };
@@ -183,8 +177,7 @@ fn a_migration_waits_for_an_undo_with_heartbeats() {
 // Another agent would do the long work beside the first.
 #[test]
 fn a_late_wake_sends_no_request_to_a_second_agent() {
-    let mut bench = with_secret();
-    bench.wake(0);
+    let mut bench = begun();
     bench.wake(0).keeps(Kept::NothingReady, "do a#1");
     bench.at(1_000).on(&beat(1));
     bench.wake(0).keeps(Kept::NothingReady, "");
@@ -193,15 +186,13 @@ fn a_late_wake_sends_no_request_to_a_second_agent() {
 // L6: a worker that died is found within two heartbeats, although its step may take much longer.
 #[test]
 fn a_silent_worker_is_found_after_two_heartbeats() {
-    let mut bench = with_secret();
-    bench.wake(0);
+    let mut bench = begun();
     bench.at(12_000).on(&beat(1));
     bench.at(21_000).supervise();
     assert_eq!(bench.expired, 0);
     bench.at(33_000).supervise().is("Pending a=Pending+1000#1f1 b=Pending", "wake+1000");
     // The next attempt has its own time, and the old worker has to stop.
-    let seen = bench.task.version;
-    bench.at(34_000).wake(seen);
+    bench.at(34_000).woken();
     assert_eq!(by(&bench), 54_000);
     bench.at(45_000).on(&beat(1)).keeps(Kept::Stale, "");
     bench.on(&beat(2));
@@ -215,14 +206,12 @@ fn a_silent_worker_is_found_after_two_heartbeats() {
 // "Heartbeats are refused once Undoing": so would be those of a long undo.
 #[test]
 fn a_cancel_stops_the_worker_and_an_undo_has_heartbeats_too() {
-    let mut bench = with_secret();
-    bench.wake(0);
+    let mut bench = begun();
     bench.at(12_000).on(&beat(1)).on(&act(What::Cancel));
     bench.at(23_000).on(&beat(1)).keeps(Kept::Stale, "");
     assert_eq!(forward_by(&bench), 32_000);
     bench.at(33_000).supervise();
-    let seen = bench.task.version;
-    bench.wake(seen).is("Undoing a=UndoProcessing#2f1 b=Pending", "undo a#2");
+    bench.woken().is("Undoing a=UndoProcessing#2f1 b=Pending", "undo a#2");
     assert_eq!(by(&bench), 43_000);
     assert_eq!(bench.request("a").heartbeat.as_ref().map(|told| told.every_ms), Some(5_000));
     bench.at(39_000).on(&beat(2));
@@ -233,8 +222,7 @@ fn a_cancel_stops_the_worker_and_an_undo_has_heartbeats_too() {
 // In Error an attempt beside the failed step goes on: its answer counts.
 #[test]
 fn an_attempt_goes_on_in_error_and_in_a_pause() {
-    let mut bench = with_secret();
-    bench.wake(0);
+    let mut bench = begun();
     bench.on(&act(What::Pause)).at(12_000).on(&beat(1));
     assert_eq!(by(&bench), 32_000);
     bench.on(&act(What::Resume)).at(24_000).on(&beat(1));
@@ -276,23 +264,16 @@ fn work_that_an_agent_hands_back_counts_no_failure() {
     for n in 1..=5 {
         bench.at(n * 10_000).wake(2 * n.unsigned_abs() - 2);
         let error = "the agent was stopped before the work was done".to_owned();
-        let Event::Reply(reply) = bench.answer("a", Outcome::Deferred { error, retry_after_ms: 2000 }) else {
-            panic!()
-        };
+        let reply = bench.told("a", Outcome::Deferred { error, retry_after_ms: 2000 });
         bench.on(&Event::Reply(Reply { unsure: true, ..reply }));
         bench.is(&format!("Pending a=Pending+2000#{n} b=Pending"), "wake+2000");
     }
     bench.cancel();
-    let seen = bench.task.version;
-    bench.at(90_000).wake(seen);
+    bench.at(90_000).woken();
     assert!(matches!(bench.task.steps[0].state, State::UndoProcessing { .. }), "{:?}", bench.task.steps[0]);
     // Where the undo needs data, a later refusal does not say that nothing was done.
     let mut mapped = bench_of_mapped();
-    let Event::Reply(reply) =
-        mapped.wake(0).answer("a", Outcome::Deferred { error: "stopped".into(), retry_after_ms: 0 })
-    else {
-        panic!()
-    };
+    let reply = mapped.wake(0).told("a", deferred(0));
     mapped.on(&Event::Reply(Reply { unsure: true, ..reply }));
     assert!(mapped.task.steps[0].unsure);
 }

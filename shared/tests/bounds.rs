@@ -3,7 +3,7 @@
 //! send. `SEED=n` plays one seed.
 
 use crate::support::*;
-use contract::memory::{MemoryStore, bytes};
+use contract::memory::{Open, bytes};
 use serde_json::{Value, json};
 use shared::decision::{Act, Event, Refusal, What};
 use shared::engine::{Engine, Handled};
@@ -11,104 +11,18 @@ use shared::history::{self, Entry, Kind};
 use shared::message::{Effect, MAX_OUTPUT, NoticeKind, Outcome, Reply};
 use shared::operator::{MAX_INPUT, Outcome as Answer};
 use shared::order::Id;
-use shared::pools::Layout;
-use shared::ports::{Created, Error, Messenger, StateStore};
+use shared::ports::{Error, StateStore};
 use shared::step::State;
-use shared::task::{MAX_RECORD, Phase, ProcessState, Task};
-use shared::workflow::Workflow;
-use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Arc, Mutex};
+use shared::task::{MAX_RECORD, Phase, ProcessState};
 
-/// Random numbers from a seed (splitmix64).
-struct Dice(u64);
-
-impl Dice {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, bound: usize) -> usize {
-        usize::try_from(self.next() % bound as u64).expect("less than a usize")
-    }
-}
-
-fn seeds(n: u64) -> Vec<u64> {
-    std::env::var("SEED").map_or_else(|_| (0..n).collect(), |seed| vec![seed.parse().expect("SEED is a number")])
-}
-
-/// What was sent; each effect fails with a probability of `fails` in 100.
-struct Network {
-    dice: Mutex<Dice>,
-    fails: usize,
-    sent: Mutex<Vec<Effect>>,
-}
-
-impl Messenger for Network {
-    async fn send(&self, effects: Vec<Effect>) -> Vec<Result<(), Error>> {
-        let mut dice = self.dice.lock().unwrap();
-        let send = |effect| {
-            if dice.below(100) < self.fails {
-                return Err(Error::Unavailable { what: "one entry".into(), source: "InternalError".into() });
-            }
-            self.sent.lock().unwrap().push(effect);
-            Ok(())
-        };
-        effects.into_iter().map(send).collect()
-    }
-}
-
-type Instance = Engine<Arc<MemoryStore>, Arc<Network>>;
-
-struct World {
-    store: Arc<MemoryStore>,
-    network: Arc<Network>,
-    now: Arc<AtomicI64>,
-    workflow: Workflow,
-}
+type World = crate::support::World<Open>;
 
 fn id() -> Id {
     Id("ord_1".into())
 }
 
-impl World {
-    async fn new(text: &str, seed: u64, fails: usize) -> Self {
-        let network = Network { dice: Mutex::new(Dice(seed)), fails, sent: Mutex::default() };
-        let (workflow, network) = (workflow(text), Arc::new(network));
-        let world = Self { store: Arc::default(), network, now: Arc::default(), workflow };
-        let door = world.instance("door");
-        door.use_workflow(&world.workflow).await.unwrap();
-        let task = Task::new(submission("ord_1", true), &world.workflow, at(0));
-        assert_eq!(door.create(&order(&task.id, 1), &task).await.unwrap(), Created::New);
-        world
-    }
-
-    fn instance(&self, name: &str) -> Instance {
-        instance(name, &self.store, &self.network, &self.now, Layout::new())
-    }
-
-    fn task(&self) -> Task {
-        self.store.tables().tasks[&id()].clone()
-    }
-
-    fn sent(&self) -> Vec<Effect> {
-        std::mem::take(&mut self.network.sent.lock().unwrap())
-    }
-
-    fn pass(&self, ms: i64) {
-        self.now.fetch_add(ms, Ordering::Relaxed);
-    }
-
-    async fn sweep(&self, engine: &Instance) -> Result<(), Error> {
-        engine.recover(&[id()], 1).await.pop().expect("one answer").map(drop)
-    }
-
-    fn reply(&self, step: usize, outcome: Outcome) -> Event {
-        let (step, attempt) = (self.workflow.steps[step].name.clone(), self.task().steps[step].attempt);
-        Event::Reply(Reply::new(id(), &step, attempt, outcome))
-    }
+async fn sweep(engine: &Engine) -> Result<(), Error> {
+    engine.recover(&[id()], 1).await.pop().expect("one answer").map(drop)
 }
 
 fn long(bytes: usize) -> Value {
@@ -131,14 +45,15 @@ fn draw(world: &World, dice: &mut Dice) -> Event {
     // The first steps are done; most events concern the last ones.
     let step = if dice.below(4) == 0 { dice.below(50) } else { 48 + dice.below(2) };
     let name = || Some(format!("s{step}"));
+    let reply = |outcome| world.reply(&format!("s{step}"), outcome);
     // A control character takes six bytes in JSON.
     let error = || "\u{1}".repeat(400);
     let act = |what| Event::Act(Act { what, by: "ann".repeat(20), reason: "\u{2}".repeat(180), seen: None });
     match dice.below(40) {
-        0..5 => world.reply(step, Outcome::Done { output: long(MAX_OUTPUT) }),
-        5..9 => world.reply(step, Outcome::Failed { error: error() }),
-        9..24 => world.reply(step, Outcome::Unavailable { error: error(), retry_after_ms: None }),
-        24 => world.reply(step, Outcome::Deferred { error: error(), retry_after_ms: 0 }),
+        0..5 => reply(Outcome::Done { output: long(MAX_OUTPUT) }),
+        5..9 => reply(Outcome::Failed { error: error() }),
+        9..24 => reply(Outcome::Unavailable { error: error(), retry_after_ms: None }),
+        24 => reply(Outcome::Deferred { error: error(), retry_after_ms: 0 }),
         25..30 => Event::Wake { seen: 0, hops: 0 },
         30..34 => act(What::Resubmit { step: name(), input: Some(long(MAX_INPUT)) }),
         34 => act(What::Resubmit { step: None, input: None }),
@@ -158,10 +73,10 @@ async fn no_sequence_of_acts_and_replies_makes_a_record_that_cannot_be_written()
     for seed in seeds(12) {
         let mut dice = Dice(seed);
         let policy = if seed % 3 == 0 { "undo" } else { "error" };
-        let world = World::new(&fifty(policy), seed, 0).await;
+        let world = World::new(&fifty(policy), 1).await;
         let engine = world.instance("s1");
         engine.handle(vec![(id(), Event::Wake { seen: 0, hops: 0 })]).await.remove(0).unwrap();
-        let done = |step| (id(), world.reply(step, Outcome::Done { output: long(MAX_OUTPUT) }));
+        let done = |step| (id(), world.reply(&format!("s{step}"), Outcome::Done { output: long(MAX_OUTPUT) }));
         engine.handle((0..48).map(done).collect()).await.into_iter().for_each(|answer| drop(answer.unwrap()));
         // As four resubmissions and many failed attempts left it: a few events from its limit.
         {
@@ -184,13 +99,13 @@ async fn no_sequence_of_acts_and_replies_makes_a_record_that_cannot_be_written()
             world.pass(1500);
             if dice.below(8) == 0 {
                 world.pass(i64::try_from(dice.below(12_000)).unwrap());
-                world.sweep(&engine).await.unwrap_or_else(|error| panic!("SEED={seed}, round {round}: {error}"));
+                sweep(&engine).await.unwrap_or_else(|error| panic!("SEED={seed}, round {round}: {error}"));
             }
             let task = world.task();
             let bytes = bytes(&task);
             longest = longest.max(bytes);
             assert!(bytes <= task.most_bytes(), "SEED={seed}, round {round}");
-            world.sent();
+            world.queues.take();
         }
     }
     assert!(longest > MAX_RECORD - 4096, "the limit was reached: {longest}");
@@ -198,7 +113,7 @@ async fn no_sequence_of_acts_and_replies_makes_a_record_that_cannot_be_written()
 
 /// An order with a record that is nearly full, as versions before the bound on inputs could make it.
 async fn nearly_full(on_failure: &str, free: usize) -> World {
-    let world = World::new(&fifty(on_failure), 0, 0).await;
+    let world = World::new(&fifty(on_failure), 1).await;
     world.instance("s1").handle(vec![(id(), Event::Wake { seen: 0, hops: 0 })]).await.remove(0).unwrap();
     let mut tables = world.store.tables();
     let task = tables.tasks.get_mut(&id()).unwrap();
@@ -211,7 +126,7 @@ async fn nearly_full(on_failure: &str, free: usize) -> World {
         task.steps[step].input = Some(long(left.min(MAX_INPUT + 5) - 5));
     }
     drop(tables);
-    world.sent();
+    world.queues.take();
     world
 }
 
@@ -221,7 +136,7 @@ type Cause<'a> = &'a dyn Fn(&World) -> Event;
 // TooLarge becomes Error with an alert: before, no write succeeded any more, and the order stayed Processing forever.
 #[tokio::test]
 async fn an_order_whose_record_is_full_stops_with_an_alert() {
-    let done = |world: &World| world.reply(0, Outcome::Done { output: long(MAX_OUTPUT) });
+    let done = |world: &World| world.reply("s0", Outcome::Done { output: long(MAX_OUTPUT) });
     let wake = |world: &World| {
         world.pass(60_000);
         let mut tables = world.store.tables();
@@ -241,7 +156,7 @@ async fn an_order_whose_record_is_full_stops_with_an_alert() {
         let task = world.task();
         assert_eq!(task.phase, Phase::Error, "{name}");
         assert!(task.reason.as_deref().is_some_and(|why| why.contains("full") && why.contains("bytes")), "{task:?}");
-        let alerts = world.sent().iter().filter(|effect| matches!(effect, Effect::Alert(_))).count();
+        let alerts = world.queues.take().iter().filter(|effect| matches!(effect, Effect::Alert(_))).count();
         assert_eq!((alerts, task.alert), (1, None), "{name}: it went out, and that is recorded");
         assert!(world.store.load(&id()).await.unwrap().is_some_and(|task| bytes(&task) <= task.most_bytes()));
     }
@@ -253,10 +168,10 @@ async fn an_expiry_for_which_the_record_has_no_room_stops_the_order_with_an_aler
     let world = nearly_full("undo", 150).await;
     let engine = world.instance("v");
     world.pass(11_000);
-    world.sweep(&engine).await.unwrap();
+    sweep(&engine).await.unwrap();
     let task = world.task();
     assert_eq!((task.phase, task.complete_by(), &task.alert), (Phase::Error, None, &None));
-    assert_eq!(world.sent().iter().filter(|effect| matches!(effect, Effect::Alert(_))).count(), 1);
+    assert_eq!(world.queues.take().iter().filter(|effect| matches!(effect, Effect::Alert(_))).count(), 1);
 }
 
 // The refusal says that the act does not fit, and nothing changes.
@@ -264,11 +179,10 @@ async fn an_expiry_for_which_the_record_has_no_room_stops_the_order_with_an_aler
 async fn an_act_that_does_not_fit_is_refused_and_changes_nothing() {
     let world = nearly_full("error", 150).await;
     let engine = world.instance("s2");
-    engine.handle(vec![(id(), world.reply(0, failed()))]).await.remove(0).unwrap();
+    engine.handle(vec![(id(), world.reply("s0", failed()))]).await.remove(0).unwrap();
     let before = world.task();
     assert_eq!(before.phase, Phase::Error);
-    let what = What::MarkDone { step: Some("s0".into()), output: long(MAX_OUTPUT) };
-    let mut act = Act { what, by: "ann".into(), reason: "r".into(), seen: None };
+    let mut act = by_ann(What::MarkDone { step: Some("s0".into()), output: long(MAX_OUTPUT) });
     let mut refused = 0;
     // The first may still find room in what the alert has left.
     for _ in 0..3 {
@@ -295,8 +209,7 @@ async fn an_order_that_a_full_record_stopped_between_steps_continues_with_a_shor
     assert!(task.steps.iter().all(|step| matches!(step.state, State::Pending { .. })), "no step has failed");
     let resubmit = async |step: Option<&str>, input: Option<Value>| {
         let what = What::Resubmit { step: step.map(str::to_owned), input };
-        let act = Act { what, by: "ann".into(), reason: "r".into(), seen: None };
-        engine.act(vec![(id(), act)]).await.remove(0)
+        engine.act(vec![(id(), by_ann(what))]).await.remove(0)
     };
     let why = |refusal| Answer::NotAllowed { why: refusal };
     assert_eq!(resubmit(None, Some(json!({}))).await.unwrap(), why(Refusal::Ambiguous));
@@ -317,7 +230,9 @@ async fn an_order_that_a_full_record_stopped_between_steps_continues_with_a_shor
 /// redelivered with its message.
 async fn played(text: &str, seed: u64, outcome: fn(&str) -> Outcome) -> (World, Vec<Effect>) {
     let mut dice = Dice(seed ^ 0xffff);
-    let world = World::new(text, seed, 35).await;
+    let world = World::new(text, 1).await;
+    let mut faults = Dice(seed);
+    world.queues.fail(move |_| faults.below(100) < 35);
     let instances = [world.instance("s1"), world.instance("s2")];
     let mut open = vec![Event::Wake { seen: 0, hops: 0 }];
     let mut all = Vec::new();
@@ -329,7 +244,7 @@ async fn played(text: &str, seed: u64, outcome: fn(&str) -> Outcome) -> (World, 
         let batch: Vec<_> = (0..n).map(|_| (id(), open.swap_remove(dice.below(open.len())))).collect();
         let answers = instances[dice.below(2)].handle(batch.clone()).await;
         open.extend(batch.into_iter().zip(&answers).filter(|(_, answer)| answer.is_err()).map(|((_, event), _)| event));
-        for effect in world.sent() {
+        for effect in world.queues.take() {
             match &effect {
                 Effect::Wake(wake, _) => open.push(Event::from(wake)),
                 Effect::Request(request) => open.push(Event::Reply(Reply::to(request, outcome(&request.step)))),

@@ -4,7 +4,7 @@
 
 use crate::support::*;
 use serde_json::json;
-use shared::decision::{Act, Event, Kept, Refusal, What};
+use shared::decision::{Event, Kept, Refusal, What};
 use shared::json::MAX_DEPTH;
 use shared::message::{Effect, MAX_OUTPUT, NoticeKind, Outcome};
 use shared::outputs::MAX_BESIDE;
@@ -26,8 +26,7 @@ fn the_undo_of_a_patient_order_is_not_patient() {
     // The attempt may have been made: it is undone once its time has passed.
     bench.cancel();
     bench.now = 11_000;
-    let seen = bench.task.version;
-    assert_eq!(asked(bench.wake(seen)), [(Direction::Undo, Priority::Normal)]);
+    assert_eq!(asked(bench.woken()), [(Direction::Undo, Priority::Normal)]);
 }
 
 // G1, I5 of the protocol.
@@ -251,8 +250,7 @@ fn an_undo_with_an_output_that_cannot_be_kept_is_done_all_the_same() {
     for (outcome, _) in unkeepable() {
         let mut bench = Bench::claimed(ONE);
         bench.failed("a").at(11_000).wake(2);
-        let event = bench.answer("a", outcome);
-        bench.on(&event).is("Undone a=Undone#2", "notice Undone");
+        bench.answered("a", outcome).is("Undone a=Undone#2", "notice Undone");
     }
 }
 
@@ -261,15 +259,13 @@ fn an_undo_with_an_output_that_cannot_be_kept_is_done_all_the_same() {
 fn a_step_with_an_output_that_cannot_be_kept_fails_and_says_why() {
     for (outcome, why) in unkeepable() {
         let mut bench = Bench::claimed(ONE);
-        let event = bench.answer("a", outcome);
-        bench.on(&event).is("Undoing a=Failed#1", "wake+11000, notice Failed");
+        bench.answered("a", outcome).is("Undoing a=Failed#1", "wake+11000, notice Failed");
         assert!(bench.task.reason.as_ref().unwrap().contains(why), "{:?}", bench.task.reason);
     }
     let deepest = (0..MAX_DEPTH).fold(json!(0), |inner, _| json!([inner]));
     for output in [json!("x".repeat(MAX_OUTPUT - 2)), deepest] {
         let mut bench = Bench::claimed(ONE);
-        let event = bench.answer("a", done(output));
-        bench.on(&event).is("Processed a=Processed#1", "notice Completed");
+        bench.answered("a", done(output)).is("Processed a=Processed#1", "notice Completed");
         // What was saved can be read, by any parser.
         let record = serde_json::to_string(&bench.task).unwrap();
         assert_eq!(serde_json::from_str::<Task>(&record).unwrap().steps, bench.task.steps);
@@ -407,11 +403,9 @@ fn the_default_attempts_share_one_key_for_106_minutes() {
     while bench.task.phase == Phase::Forward {
         assert_eq!(bench.request("a").idempotency_key, "ord_1:a:do");
         begun.push(bench.now / 60_000);
-        let answer = bench.answer("a", unavailable(None));
-        bench.on(&answer);
+        bench.answered("a", unavailable(None));
         if let State::Pending { not_before: Some(from) } = bench.task.steps[0].state {
-            let seen = bench.task.version;
-            bench.at(from.as_millisecond() - at(0).as_millisecond()).wake(seen);
+            bench.at(ms(from)).woken();
         }
     }
     assert_eq!(begun, [0, 1, 6, 16, 46, 106], "minutes after the first");
@@ -595,12 +589,7 @@ fn the_sequence_of_notices_rises_and_a_repetition_has_its_first_number() {
 
 /// A second after the start, the agent of step a says that its service wants ten minutes.
 fn waits_long(bench: &mut Bench) -> &mut Bench {
-    let event = bench.answer("a", unavailable(Some(600_000)));
-    bench.at(1000).on(&event)
-}
-
-fn by_hand(what: What) -> Event {
-    Event::Act(Act { what, by: "ann".into(), reason: "r".into(), seen: None })
+    bench.at(1000).answered("a", unavailable(Some(600_000)))
 }
 
 /// The same workflow, which has 30 seconds in all.
@@ -619,8 +608,7 @@ fn an_order_past_its_deadline_is_undone() {
     bench.at(30_999).supervise().keeps(Kept::NothingReady, "");
     bench.at(31_000).supervise().is("Undoing a=Pending+570000#1f1", "wake, notice Failed");
     assert_eq!(bench.task.reason.as_deref(), Some("the order's deadline of 30s passed"));
-    let seen = bench.task.version;
-    bench.wake(seen).is("Undoing a=UndoProcessing#2f1", "undo a#2");
+    bench.woken().is("Undoing a=UndoProcessing#2f1", "undo a#2");
     // The undo has no deadline but its own.
     bench.at(90_000).supervise().is("Undoing a=UndoPending+1000#2f1uf1", "wake+1000");
 }
@@ -665,11 +653,11 @@ fn a_late_order_may_stop_for_a_person() {
 #[test]
 fn a_paused_order_is_not_late() {
     let mut bench = Bench::claimed(&in_30_seconds(ONE));
-    waits_long(&mut bench).on(&by_hand(What::Pause));
+    waits_long(&mut bench).on(&act(What::Pause));
     assert_eq!(bench.task.due, None);
     bench.at(90_000).supervise().keeps(Kept::NothingReady, "");
     // Its Wake comes before the sweep, and starts nothing.
-    bench.on(&by_hand(What::Resume)).at(91_000).wake(0).keeps(Kept::NothingReady, "");
+    bench.on(&act(What::Resume)).at(91_000).wake(0).keeps(Kept::NothingReady, "");
     bench.supervise().is("Undoing a=Pending+510000#1f1", "wake, notice Failed");
 }
 
@@ -678,8 +666,7 @@ fn a_paused_order_is_not_late() {
 fn an_order_that_is_late_before_it_began_is_told_of_from_the_start() {
     let mut bench = Bench::new(&in_30_seconds(ONE));
     bench.at(31_000).supervise().is("Undoing a=Pending", "notice Received, wake, notice Failed");
-    let seen = bench.task.version;
-    bench.wake(seen).is("Undone a=Pending", "notice Undone");
+    bench.woken().is("Undone a=Pending", "notice Undone");
 }
 
 // K8. After the deadline no event starts a step, even before the sweep. A reply still counts.

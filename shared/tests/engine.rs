@@ -3,6 +3,7 @@
 //! Method: the fakes do what DynamoDB and SQS may do (a write that went through and whose answer is lost, a send that
 //! fails), and yield at each call, so that instances interleave. Nothing sleeps; the clock is a number.
 
+use crate::language::file;
 use crate::support::*;
 use contract::memory::{Behind, Between, MemoryStore};
 use serde_json::json;
@@ -11,10 +12,9 @@ use shared::engine::{Engine, Handled};
 use shared::message::{Effect, Outcome, Reply};
 use shared::order::Id;
 use shared::pools::Layout;
-use shared::ports::{Created, Error, Messenger, Saved};
+use shared::ports::{Error, Saved};
 use shared::task::{ProcessState, Task};
-use shared::workflow::Workflow;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// What the next save does beside its work.
@@ -39,8 +39,6 @@ struct Network {
     knows_no_agents: AtomicBool,
 }
 
-type Store = Behind<Network>;
-
 impl Network {
     fn fail(&self, id: &str, fault: Fault) {
         self.faults.lock().unwrap().push((Id(id.into()), fault));
@@ -49,10 +47,6 @@ impl Network {
     fn loads(&self) -> usize {
         self.loads.load(Ordering::Relaxed)
     }
-}
-
-fn unavailable_store() -> Error {
-    Error::Unavailable { what: "the store".into(), source: "503".into() }
 }
 
 impl Between for Network {
@@ -71,7 +65,7 @@ impl Between for Network {
             "agents" => self.knows_no_agents.load(Ordering::Relaxed),
             _ => false,
         };
-        if is_refused { Err(unavailable_store()) } else { Ok(()) }
+        if is_refused { Err(away("the store")) } else { Ok(()) }
     }
 
     fn saved(&self, task: &Task, saved: Saved) -> Result<Saved, Error> {
@@ -84,14 +78,14 @@ impl Between for Network {
         match fault {
             None => Ok(Saved::Applied),
             Some(Fault::AnswerLost) => Ok(Saved::Conflict(Some(Box::new(task.clone())))),
-            Some(Fault::AppliedThenUnavailable | Fault::Unavailable) => Err(unavailable_store()),
+            Some(Fault::AppliedThenUnavailable | Fault::Unavailable) => Err(away("the store")),
         }
     }
 }
 
 #[tokio::test]
 async fn the_store_of_these_tests_keeps_the_contract() {
-    contract::store::suite(&Store::default()).await;
+    contract::store::suite(&Behind::<Network>::default()).await;
     contract::store::attention(&MemoryStore::default()).await;
     contract::lease::suite(&MemoryStore::default()).await;
     let memory = MemoryStore::default();
@@ -102,90 +96,7 @@ async fn the_store_of_these_tests_keeps_the_contract() {
     .await;
 }
 
-/// Picks the sends that fail.
-type Fails = fn(&Effect) -> bool;
-
-/// Keeps what is sent; fails sends that match.
-#[derive(Default)]
-struct Queues {
-    sent: Mutex<Vec<Effect>>,
-    fails: Mutex<Option<Fails>>,
-}
-
-impl Queues {
-    fn fail(&self, which: Option<Fails>) {
-        *self.fails.lock().unwrap() = which;
-    }
-
-    fn take(&self) -> Vec<Effect> {
-        std::mem::take(&mut self.sent.lock().unwrap())
-    }
-}
-
-impl Messenger for Queues {
-    async fn send(&self, effects: Vec<Effect>) -> Vec<Result<(), Error>> {
-        tokio::task::yield_now().await;
-        let fails = *self.fails.lock().unwrap();
-        let send = |effect: Effect| {
-            if fails.is_some_and(|f| f(&effect)) {
-                return Err(Error::Unavailable { what: "a queue".into(), source: "503".into() });
-            }
-            self.sent.lock().unwrap().push(effect);
-            Ok(())
-        };
-        effects.into_iter().map(send).collect()
-    }
-}
-
-struct World {
-    store: Arc<Store>,
-    queues: Arc<Queues>,
-    now: Arc<AtomicI64>,
-    workflow: Workflow,
-}
-
-type Instance = Engine<Arc<Store>, Arc<Queues>>;
-
-impl World {
-    /// A world with tasks `ord_1` to `ord_N`.
-    async fn new(text: &str, tasks: usize) -> Self {
-        let world = Self {
-            store: Arc::default(),
-            queues: Arc::default(),
-            now: Arc::new(AtomicI64::new(0)),
-            workflow: workflow(text),
-        };
-        let door = world.instance("door");
-        door.use_workflow(&world.workflow).await.unwrap();
-        for n in 1..=tasks {
-            let task = Task::new(submission(&format!("ord_{n}"), true), &world.workflow, at(0));
-            let order = order(&task.id, i64::try_from(n).unwrap());
-            assert_eq!(door.create(&order, &task).await.unwrap(), Created::New);
-            assert_eq!(door.create(&order, &task).await.unwrap(), Created::Exists);
-        }
-        world
-    }
-
-    fn instance(&self, name: &str) -> Instance {
-        self.instance_with(name, Layout::new())
-    }
-
-    fn instance_with(&self, name: &str, pools: Layout) -> Instance {
-        instance(name, &self.store, &self.queues, &self.now, pools)
-    }
-
-    fn at(&self, ms: i64) {
-        self.now.store(ms, Ordering::Relaxed);
-    }
-
-    /// What was sent since the last call, as `do a#1`.
-    fn sent(&self) -> Vec<String> {
-        let mut bench = Bench::new(ONE);
-        bench.effects = self.queues.take();
-        let text = bench.effects();
-        text.split(", ").filter(|s| !s.is_empty()).map(str::to_owned).collect()
-    }
-}
+type World = crate::support::World<Network>;
 
 fn id(text: &str) -> Id {
     Id(text.into())
@@ -196,10 +107,14 @@ fn wake(task: &str) -> (Id, Event) {
 }
 
 fn reply(task: &str, step: &str, attempt: u32) -> (Id, Event) {
-    (id(task), Event::Reply(Reply::new(id(task), step, attempt, done(json!({"of": step})))))
+    told(task, step, attempt, done(json!({"of": step})))
 }
 
-async fn one(engine: &Instance, event: (Id, Event)) -> Result<Handled, Error> {
+fn told(task: &str, step: &str, attempt: u32, outcome: Outcome) -> (Id, Event) {
+    (id(task), Event::Reply(Reply::new(id(task), step, attempt, outcome)))
+}
+
+async fn one(engine: &Engine, event: (Id, Event)) -> Result<Handled, Error> {
     engine.handle(vec![event]).await.pop().unwrap()
 }
 
@@ -241,9 +156,7 @@ async fn a_pool_is_left_after_one_reply_and_probed_by_one_of_many_claims() {
     };
     one(&engine, wake("ord_1")).await.unwrap();
     assert_eq!(pools(), [1, 0]);
-    let (id, Event::Reply(told)) = reply("ord_1", "a", 1) else { unreachable!() };
-    let outcome = Outcome::Deferred { error: "open".into(), retry_after_ms: 5_000 };
-    one(&engine, (id, Event::Reply(Reply { outcome, ..told }))).await.unwrap();
+    one(&engine, told("ord_1", "a", 1, deferred(5_000))).await.unwrap();
     assert_eq!(pools(), [0, 0]);
     engine.handle(batch(2..=11)).await;
     assert_eq!(pools(), [0, 10]);
@@ -264,9 +177,9 @@ async fn after_a_crash_between_save_and_send_the_redelivery_sends() {
     let expected: [&[&str]; 4] =
         [&["do a#1", "do b#1"], &["notice StepCompleted"], &["do c#1", "notice StepCompleted"], &["notice Completed"]];
     for (event, expected) in events.into_iter().zip(expected) {
-        world.queues.fail(Some(|_| true));
+        world.queues.fail(|_| true);
         assert!(one(&world.instance("dies"), event.clone()).await.is_err(), "the message is not acknowledged");
-        world.queues.fail(None);
+        world.queues.recover();
         assert_eq!(world.sent(), Vec::<String>::new());
         let version = world.store.get("ord_1").version;
         assert!(one(&world.instance("next"), event).await.is_ok());
@@ -281,10 +194,10 @@ async fn after_a_crash_between_save_and_send_the_redelivery_sends() {
 async fn a_batch_of_which_one_send_failed_is_not_acknowledged() {
     let world = World::new(SIDE_BY_SIDE, 1).await;
     let engine = world.instance("s1");
-    world.queues.fail(Some(|e| matches!(e, Effect::Request(r) if r.step == "b")));
+    world.queues.fail(|e| matches!(e, Effect::Request(r) if r.step == "b"));
     assert!(one(&engine, wake("ord_1")).await.is_err());
     assert_eq!(world.sent(), ["do a#1"]);
-    world.queues.fail(None);
+    world.queues.recover();
     assert_eq!(kept(&one(&engine, wake("ord_1")).await), Some(Kept::NothingReady));
     assert_eq!(world.sent(), ["do a#1", "do b#1"]);
 }
@@ -413,25 +326,24 @@ async fn sixteen_schedulers_on_one_store_claim_each_step_exactly_once() {
 async fn a_wake_never_overtakes_the_notice_of_its_task() {
     let world = World::new(ONE, 1).await;
     let (scheduler, supervisor) = (world.instance("s1"), world.instance("v"));
-    world.queues.fail(Some(|effect| matches!(effect, Effect::Notice(_))));
+    world.queues.fail(|effect| matches!(effect, Effect::Notice(_)));
     world.at(60_000);
     assert!(supervisor.recover(&[id("ord_1")], 1).await[0].is_err());
     assert_eq!(world.sent(), Vec::<String>::new(), "the order must not begin before its first notice");
     world.at(301_000);
     assert!(supervisor.recover(&[id("ord_1")], 1).await[0].is_err());
     assert_eq!(world.sent(), ["wake"], "a queue that is away for long must not hold up the order");
-    world.queues.fail(None);
+    world.queues.recover();
     supervisor.recover(&[id("ord_1")], 1).await[0].as_ref().unwrap();
     assert_eq!(world.sent(), ["notice Received", "wake"]);
 
     one(&scheduler, wake("ord_1")).await.unwrap();
     world.sent();
-    let (task, Event::Reply(told)) = reply("ord_1", "a", 1) else { unreachable!() };
-    let refused = (task, Event::Reply(Reply { outcome: failed(), ..told }));
-    world.queues.fail(Some(|effect| matches!(effect, Effect::Notice(_))));
+    let refused = told("ord_1", "a", 1, failed());
+    world.queues.fail(|effect| matches!(effect, Effect::Notice(_)));
     assert!(one(&scheduler, refused.clone()).await.is_err());
     assert_eq!(world.sent(), Vec::<String>::new(), "the undo must not begin before the notice of it");
-    world.queues.fail(None);
+    world.queues.recover();
     one(&scheduler, refused).await.unwrap();
     assert_eq!(world.sent().len(), 2);
 }
@@ -442,18 +354,13 @@ async fn a_wake_never_overtakes_the_notice_of_another_message_in_its_save() {
     let world = World::new(&format!("tombstones = true\n{SIDE_BY_SIDE}"), 1).await;
     one(&world.instance("s1"), wake("ord_1")).await.unwrap();
     world.queues.take();
-    let answered = |step, outcome| {
-        let (id, Event::Reply(told)) = reply("ord_1", step, 1) else { unreachable!() };
-        (id, Event::Reply(Reply { outcome, ..told }))
-    };
-    let away = || Outcome::Unavailable { error: "503".into(), retry_after_ms: None };
-    let batch = || vec![answered("a", failed()), answered("b", away())];
-    world.queues.fail(Some(|effect| matches!(effect, Effect::Notice(_))));
+    let batch = || vec![told("ord_1", "a", 1, failed()), told("ord_1", "b", 1, unavailable(None))];
+    world.queues.fail(|effect| matches!(effect, Effect::Notice(_)));
     let answers = world.instance("s2").handle(batch()).await;
     assert_eq!(world.store.get("ord_1").process_state(), ProcessState::Undoing);
     assert_eq!(world.sent(), Vec::<String>::new(), "the undo must not begin before the notice of it");
     assert!(answers.iter().all(Result::is_err), "{answers:?}");
-    world.queues.fail(None);
+    world.queues.recover();
     world.instance("s3").handle(batch()).await.into_iter().for_each(|answer| drop(answer.unwrap()));
     let sent = world.sent();
     let is_there = |what: &str| sent.iter().any(|sent| sent.starts_with(what));
@@ -471,7 +378,7 @@ async fn an_instance_that_cannot_read_the_pauses_claims_nothing() {
     let answer = cold.handle(vec![wake("ord_2")]).await.remove(0);
     assert!(matches!(answer, Err(Error::Unavailable { .. })), "{answer:?}");
     assert_eq!(world.store.get("ord_2").version, 0);
-    world.now.fetch_add(60_000, Ordering::Relaxed);
+    world.pass(60_000);
     knows.handle(vec![wake("ord_2")]).await.remove(0).unwrap();
     assert_eq!(world.store.get("ord_2").version, 1);
 }
@@ -483,7 +390,7 @@ async fn a_failing_neighbour_fails_alone() {
     let engine = world.instance("s1");
     world.store.fail("ord_2", Fault::Unavailable);
     world.store.tables().orders.remove(&id("ord_3"));
-    world.queues.fail(Some(|e| matches!(e, Effect::Request(r) if r.task_id.0 == "ord_4")));
+    world.queues.fail(|e| matches!(e, Effect::Request(r) if r.task_id.0 == "ord_4"));
     let answers = engine.handle((1..=5).map(|n| wake(&format!("ord_{n}"))).collect()).await;
     let good: Vec<_> = answers.iter().map(Result::is_ok).collect();
     assert_eq!(good, [true, false, false, false, true]);
@@ -551,10 +458,10 @@ async fn each_of_several_changes_in_one_save_is_sent_again_by_its_own_message() 
     one(&world.instance("s1"), wake("ord_1")).await.unwrap();
     world.queues.take();
     let events = || vec![reply("ord_1", "a", 1), reply("ord_1", "b", 1)];
-    world.queues.fail(Some(|_| true));
+    world.queues.fail(|_| true);
     let answers = world.instance("dies").handle(events()).await;
     assert!(answers.iter().all(Result::is_err), "neither message is acknowledged: {answers:?}");
-    world.queues.fail(None);
+    world.queues.recover();
     let task = world.store.get("ord_1");
     assert_eq!((task.version, task.steps[0].settled_at, task.steps[1].settled_at), (3, 2, 3));
     assert_eq!(task.steps[2].claimed_at, 3);
@@ -597,10 +504,8 @@ async fn an_alert_is_cleared_after_it_was_sent_and_only_then() {
     let engine = world.instance("s1");
     one(&engine, wake("ord_1")).await.unwrap();
     world.queues.take();
-    let (task, Event::Reply(mut fatal)) = reply("ord_1", "a", 1) else { panic!() };
-    fatal.outcome = failed();
-    world.queues.fail(Some(|e| matches!(e, Effect::Alert(_))));
-    assert!(one(&engine, (task, Event::Reply(fatal))).await.is_err());
+    world.queues.fail(|e| matches!(e, Effect::Alert(_)));
+    assert!(one(&engine, told("ord_1", "a", 1, failed())).await.is_err());
     assert!(world.store.get("ord_1").alert.is_some());
     world.queues.take();
     // So long after the save that no instance can still be sending it.
@@ -609,7 +514,7 @@ async fn an_alert_is_cleared_after_it_was_sent_and_only_then() {
         assert!(engine.recover(&[id("ord_1")], 1).await[0].is_err(), "round {round}");
         world.queues.take();
     }
-    world.queues.fail(None);
+    world.queues.recover();
     assert!(engine.recover(&[id("ord_1")], 1).await[0].is_ok());
     assert_eq!(world.sent(), ["notice AttentionNeeded", "alert"]);
     let task = world.store.get("ord_1");
@@ -673,21 +578,14 @@ async fn a_task_without_its_workflow_is_reported_and_not_lost() {
 }
 
 const TIMER: &str = r#"
-name = "timer"
-[[step]]
-name = "a"
-wait = "1h"
-[[step]]
-name = "b"
-after = ["a"]
-agent = "x"
-timeout = "10s"
+a | wait = "1h"
+b | after = ["a"]
 "#;
 
 // L1: the sweeps that look ahead send one Wake, write nothing, and read the order now and then.
 #[tokio::test]
 async fn the_sweeps_that_look_ahead_send_one_wake() {
-    let world = World::new(TIMER, 1).await;
+    let world = World::new(&file(TIMER), 1).await;
     one(&world.instance("s"), wake("ord_1")).await.unwrap();
     world.queues.take();
     let (before, begun) = (world.store.get("ord_1"), world.store.loads());
@@ -697,9 +595,9 @@ async fn the_sweeps_that_look_ahead_send_one_wake() {
         supervisor.recover(&[id("ord_1")], 1).await.remove(0)
     };
     // It is not sent, so the next sweep sends it.
-    world.queues.fail(Some(|_| true));
+    world.queues.fail(|_| true);
     assert!(sweep(3_481_000).await.is_err());
-    world.queues.fail(None);
+    world.queues.recover();
     assert!(sweep(3_481_250).await.is_ok());
     assert_eq!(world.sent(), ["wake+118750"]);
     for ms in (3_481_500..3_600_000).step_by(250) {

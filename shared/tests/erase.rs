@@ -2,7 +2,7 @@
 
 use crate::support::*;
 use serde_json::{Value, json};
-use shared::decision::{Act, Event, Kept, Refusal, What};
+use shared::decision::{Kept, Refusal, What};
 use shared::erase::{Obstacle, Part, check, erase};
 use shared::history::{Entry, Kind};
 use shared::mend;
@@ -94,7 +94,7 @@ fn ids_states_attempts_and_times_are_left_and_no_text_from_outside() {
 fn an_order_whose_data_is_still_needed_is_refused_in_a_sentence() {
     let open = Bench::claimed(ONE);
     let mut paused = Bench::claimed(ONE);
-    paused.on(&Event::Act(Act { what: What::Pause, by: "ann".into(), reason: "r".into(), seen: None }));
+    paused.on(&act(What::Pause));
     let mut undoing = Bench::claimed(ONE);
     undoing.cancel();
     let mut stopped = Bench::claimed(&on_failure_error(ONE));
@@ -149,9 +149,8 @@ fn an_erased_order_is_not_opened_again() {
     for part in [Part::First, Part::Last] {
         bench.task = erase(&bench.task, part, "ann", "r", at(60_000)).unwrap().unwrap();
         let before = bench.task.clone();
-        let undo = |what| Event::Act(Act { what, by: "ann".into(), reason: "r".into(), seen: None });
-        bench.at(60_000).on(&undo(What::Undo)).keeps(Kept::Refused(Refusal::Erased), "");
-        bench.on(&undo(What::Cancel)).keeps(Kept::Refused(Refusal::Ended), "");
+        bench.at(60_000).on(&act(What::Undo)).keeps(Kept::Refused(Refusal::Erased), "");
+        bench.on(&act(What::Cancel)).keeps(Kept::Refused(Refusal::Ended), "");
         let late = bench.reply("c", 1, Outcome::Done { output: json!(PRIVATE) });
         bench.on(&late);
         assert!(bench.kept.is_some());
@@ -164,8 +163,7 @@ fn an_erased_order_is_not_opened_again() {
 fn what_is_still_owed_is_sent_without_the_data() {
     let mut bench = Bench::claimed(&on_failure_error(ONE));
     bench.failed("a");
-    let what = What::MarkDone { step: None, output: Value::Null };
-    bench.on(&Event::Act(Act { what, by: "ann".into(), reason: "r".into(), seen: None }));
+    bench.on(&act(What::MarkDone { step: None, output: Value::Null }));
     assert!(bench.task.notice_owed);
     bench.task = whole(&full(bench.task.clone()), at(1_000));
     bench.at(120_000).supervise();

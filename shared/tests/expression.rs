@@ -1,6 +1,7 @@
 //! Goal: an expression means what its documentation says, and no text and no data can hurt. Method: the rows of
 //! docs/expressions.md; the limits, on a small stack; and random expressions from a seed. `SEED=n` plays one seed.
 
+use crate::support::{Dice, seeds};
 use serde_json::{Value, json};
 use shared::expression::*;
 use std::borrow::Cow;
@@ -511,30 +512,6 @@ fn an_evaluation_is_bounded() {
         let got = run(text).err().unwrap_or_default();
         assert!(if wanted.is_empty() { got.is_empty() } else { got.contains(wanted) }, "{text}: {got}");
     }
-}
-
-/// Random numbers from a seed (splitmix64).
-struct Dice(u64);
-
-impl Dice {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, bound: usize) -> usize {
-        usize::try_from(self.next() % bound as u64).expect("less than a usize")
-    }
-
-    fn pick<T: Clone>(&mut self, all: &[T]) -> T {
-        all[self.below(all.len())].clone()
-    }
-}
-
-fn seeds(n: u64) -> Vec<u64> {
-    std::env::var("SEED").map_or_else(|_| (0..n).collect(), |seed| vec![seed.parse().expect("SEED is a number")])
 }
 
 /// An expression of the grammar, with all kinds in all places.

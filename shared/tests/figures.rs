@@ -2,7 +2,7 @@
 //!
 //! Method: as in `transitions.rs`, with sweeps a minute apart that begin at any second of it, and queues that deliver within the second.
 
-use crate::language::bench;
+use crate::language::{bench, claimed};
 use crate::support::*;
 use serde_json::json;
 use shared::decision::{Event, Kept, Progress};
@@ -57,14 +57,12 @@ fn the_undo_of_accepted_work_begins_within_the_complete_by_of_its_call() {
         let mut bench = bench(steps, json!({}));
         bench.task.secret = Some("s".into());
         bench.wake(0);
-        let accepted = bench.answer("a", Outcome::Accepted { output: json!({"id": "j7"}) });
-        bench.at(2 * SECOND).on(&accepted).at(cancelled).cancel();
+        bench.at(2 * SECOND).answered("a", Outcome::Accepted { output: json!({"id": "j7"}) }).at(cancelled).cancel();
         let delay = bench.effects.iter().find_map(|effect| match effect {
             Effect::Wake(_, delay) => i64::try_from(delay.as_millis()).ok(),
             _ => None,
         });
-        let seen = bench.task.version;
-        bench.at(cancelled + delay.unwrap()).wake(seen);
+        bench.at(cancelled + delay.unwrap()).woken();
         assert!(matches!(bench.task.steps[0].state, State::UndoProcessing { .. }), "{:?}", bench.task.steps[0].state);
         println!("cancelled {} s after the call, undone {} s later", cancelled / SECOND, delay.unwrap() / SECOND);
         longest = longest.max(delay.unwrap());
@@ -89,8 +87,7 @@ fn a_wait_of_any_length_ends_within_a_second() {
     ] {
         let mut worst = 0;
         for offset in (0..60).map(|n| n * SECOND + 7 * n) {
-            let mut bench = bench(&format!("a | wait = \"{words}\"\nb | after = [\"a\"]"), json!({}));
-            bench.wake(0);
+            let mut bench = claimed(&format!("a | wait = \"{words}\"\nb | after = [\"a\"]"), json!({}));
             let mut messages: Vec<(i64, u64, u32)> = Vec::new();
             let mut sweeps =
                 (offset..).step_by(usize::try_from(MINUTE).unwrap()).skip_while(|at| *at < wait - 20 * MINUTE);
@@ -133,8 +130,7 @@ fn a_wait_of_any_length_ends_within_a_second() {
 #[test]
 fn a_wait_whose_messages_are_lost_ends_within_a_sweep() {
     for offset in (0..60).map(|n| n * SECOND) {
-        let mut bench = bench("a | wait = \"6h\"\nb | after = [\"a\"]", json!({}));
-        bench.wake(0);
+        let mut bench = claimed("a | wait = \"6h\"\nb | after = [\"a\"]", json!({}));
         let mut now = 6 * HOUR - 5 * MINUTE + offset;
         loop {
             bench.at(now).supervise();

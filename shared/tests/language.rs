@@ -4,7 +4,7 @@
 
 use crate::support::*;
 use serde_json::{Value, json};
-use shared::decision::Event;
+use shared::decision::{Event, What};
 use shared::message::{Effect, Outcome, Reply};
 use shared::step::FailureKind;
 use shared::task::Task;
@@ -13,6 +13,13 @@ use shared::task::Task;
 pub fn bench(steps: &str, input: Value) -> Bench {
     let mut bench = Bench::new(&file(steps));
     bench.input = input;
+    bench
+}
+
+/// The same, whose first claims are saved.
+pub fn claimed(steps: &str, input: Value) -> Bench {
+    let mut bench = bench(steps, input);
+    bench.wake(0);
     bench
 }
 
@@ -46,8 +53,7 @@ pub fn file(steps: &str) -> String {
 
 /// A refusal by the service of `step`, with a status and a body.
 fn refused(bench: &Bench, step: &str, status: u16, answer: Value) -> Event {
-    let Event::Reply(reply) = bench.answer(step, failed()) else { unreachable!("it is a reply") };
-    Event::Reply(Reply { status: Some(status), answer: Some(answer), ..reply })
+    Event::Reply(Reply { status: Some(status), answer: Some(answer), ..bench.told(step, failed()) })
 }
 
 fn last_detail(bench: &Bench) -> &str {
@@ -69,8 +75,8 @@ fn a_condition_is_asked_once_and_what_hangs_on_it_follows() {
     bench.done("a").is("Processing a=Processed#1 b=Processing#1 c=Pending d=Pending", "do b#1, notice StepCompleted");
     // A retry does not ask again, whatever it would say now.
     bench.input = json!({"amount": 1});
-    let gone = bench.answer("b", unavailable(None));
-    bench.on(&gone).at(1000).wake(3).is("Processing a=Processed#1 b=Processing#2f1 c=Pending d=Pending", "do b#2");
+    bench.answered("b", unavailable(None)).at(1000).wake(3);
+    bench.is("Processing a=Processed#1 b=Processing#2f1 c=Pending d=Pending", "do b#2");
     bench.done("b");
     bench.is(
         "Processing a=Processed#1 b=Processed#2f1 c=Processing#1 d=Processing#1",
@@ -94,15 +100,10 @@ fn an_order_whose_last_steps_are_passed_over_ends_in_the_same_save() {
 #[test]
 fn a_step_that_is_passed_over_needs_no_agent_that_runs() {
     let mut bench = self::bench(CHOICE, json!({"amount": 250}));
-    bench.wake(0);
-    bench
-        .agents
-        .paused
-        .insert("x".into(), serde_json::from_value(json!({"by": "ann", "reason": "", "since": 0})).unwrap());
+    bench.wake(0).withhold("x");
     bench.done("a").is("Pending a=Processed#1 b=Pending c=Pending d=Pending", "notice StepCompleted");
     bench.agents.paused.clear();
-    let seen = bench.task.version;
-    bench.wake(seen).is("Processing a=Processed#1 b=PassedOver c=PassedOver d=Processing#1", "do d#1");
+    bench.woken().is("Processing a=Processed#1 b=PassedOver c=PassedOver d=Processing#1", "do d#1");
 }
 
 const MAPPED: &str = r#"
@@ -113,8 +114,7 @@ b | after = ["a"]; with = { of = "${outputs.a.id}", at = "${now}" }
 // K1: from the order's input and from earlier outputs.
 #[test]
 fn what_an_agent_gets_and_what_is_kept_is_mapped() {
-    let mut bench = self::bench(MAPPED, json!({"amount": 21}));
-    bench.wake(0);
+    let mut bench = claimed(MAPPED, json!({"amount": 21}));
     assert_eq!(bench.request("a").input, json!({"sum": 42, "text": "order ord_1"}));
     let done = bench.answer("a", done(json!({"code": "c-7", "rest": 1})));
     bench.at(2500).on(&done);
@@ -124,8 +124,7 @@ fn what_an_agent_gets_and_what_is_kept_is_mapped() {
     // The same key with another body would be refused: a redelivery and a later attempt send the same.
     bench.at(4000).on(&done);
     assert_eq!(bench.request("b").input, sent);
-    let gone = bench.answer("b", unavailable(None));
-    bench.on(&gone).at(9000).wake(4);
+    bench.answered("b", unavailable(None)).at(9000).wake(4);
     assert_eq!((bench.request("b").input.clone(), bench.request("b").attempt), (sent, 2));
 }
 
@@ -154,26 +153,19 @@ use | after = ["create?", "lookup?"]; with = { id = "${first(outputs.create.id, 
 // K4: told apart by status and body.
 #[test]
 fn a_caught_failure_takes_another_path() {
-    let mut bench = self::bench(EXISTING, json!({}));
-    bench.wake(0);
+    let mut bench = claimed(EXISTING, json!({}));
     let there = refused(&bench, "create", 409, json!({"code": "Duplicate"}));
     bench.on(&there).is("Processing create=Caught#1 lookup=Processing#1 use=Pending", "do lookup#1");
-    let found = bench.answer("lookup", done(json!({"id": 7})));
-    bench
-        .on(&found)
-        .is("Processing create=Caught#1 lookup=Processed#1 use=Processing#1", "do use#1, notice StepCompleted");
+    bench.answered("lookup", done(json!({"id": 7})));
+    bench.is("Processing create=Caught#1 lookup=Processed#1 use=Processing#1", "do use#1, notice StepCompleted");
     assert_eq!(bench.request("use").input, json!({"id": 7}));
     // What was there before stays: the refused step needs its output for its undo, so it has none.
     bench.failed("use").at(11_000).wake(4);
     bench.is("Undone create=Undone#1 lookup=Undone#1 use=Undone#1", "notice Undone");
 
     let mut bench = self::bench(EXISTING, json!({}));
-    let made = |bench: &Bench| bench.answer("create", done(json!({"id": 3})));
-    bench.wake(0);
-    let made = made(&bench);
-    bench
-        .on(&made)
-        .is("Processing create=Processed#1 lookup=PassedOver use=Processing#1", "do use#1, notice StepCompleted");
+    bench.wake(0).answered("create", done(json!({"id": 3})));
+    bench.is("Processing create=Processed#1 lookup=PassedOver use=Processing#1", "do use#1, notice StepCompleted");
     assert_eq!(bench.request("use").input, json!({"id": 3}));
     bench
         .failed("use")
@@ -183,14 +175,12 @@ fn a_caught_failure_takes_another_path() {
     assert_eq!(bench.request("create").input, json!({"id": 3}));
 
     for (status, answer) in [(404, json!({"code": "Duplicate"})), (409, json!({"code": "Locked"}))] {
-        let mut bench = self::bench(EXISTING, json!({}));
-        bench.wake(0);
+        let mut bench = claimed(EXISTING, json!({}));
         let other = refused(&bench, "create", status, answer);
         bench.on(&other).is("Undoing create=Failed#1 lookup=Pending use=Pending", "wake+11000, notice Failed");
     }
     // `catch` itself has no value: the failure is not caught, and it stays a refusal, which leaves nothing to undo.
-    let mut bench = self::bench(EXISTING, json!({}));
-    bench.wake(0);
+    let mut bench = claimed(EXISTING, json!({}));
     let other = refused(&bench, "create", 409, json!([]));
     bench.on(&other).is("Undoing create=Failed#1 lookup=Pending use=Pending", "wake+11000, notice Failed");
     assert!(last_detail(&bench).contains("error.answer.code"), "{}", last_detail(&bench));
@@ -203,12 +193,10 @@ fn a_caught_failure_takes_another_path() {
 fn a_refusal_after_silence_does_not_say_that_nothing_was_done() {
     let steps = "a | after = []; undo = { agent = \"x\", with = { id = \"${order.id}\" } }";
     let undo = |silence: fn(&mut Bench)| {
-        let mut bench = self::bench(steps, json!({}));
-        bench.wake(0);
+        let mut bench = claimed(steps, json!({}));
         silence(&mut bench);
         bench.failed("a").at(40_000);
-        let seen = bench.task.version;
-        bench.wake(seen);
+        bench.woken();
         bench.effects()
     };
     assert_eq!(undo(|_| ()), "notice Undone");
@@ -217,18 +205,12 @@ fn a_refusal_after_silence_does_not_say_that_nothing_was_done() {
     };
     assert_eq!(undo(silent), "undo a#3");
     let unavailable = |bench: &mut Bench| {
-        let away = bench.answer("a", unavailable(None));
-        bench.on(&away).at(1000).wake(2);
+        bench.answered("a", unavailable(None)).at(1000).wake(2);
     };
     assert_eq!(undo(unavailable), "undo a#3");
-    let mut bench = self::bench(steps, json!({}));
-    bench.wake(0);
-    let Event::Reply(reply) = bench.answer("a", failed()) else { unreachable!("it is a reply") };
-    bench
-        .on(&Event::Reply(Reply { unsure: true, ..reply }))
-        .at(11_000)
-        .wake(2)
-        .is("Undoing a=UndoProcessing#2", "undo a#2");
+    let mut bench = claimed(steps, json!({}));
+    let unsure = Event::Reply(Reply { unsure: true, ..bench.told("a", failed()) });
+    bench.on(&unsure).at(11_000).wake(2).is("Undoing a=UndoProcessing#2", "undo a#2");
 }
 
 // An operator's input is for the step that failed, not for its undo.
@@ -237,15 +219,11 @@ fn an_input_of_a_person_does_not_replace_what_the_undo_maps() {
     let steps = "a | after = []; undo = { agent = \"x\", with = { id = \"${output.id}\" } }\nb | after = [\"a\"]";
     let mut bench = Bench::new(&format!("on_failure = \"error\"\n{}", file(steps)));
     bench.wake(0).failed("a");
-    let what = shared::decision::What::Resubmit { step: Some("a".into()), input: Some(json!({"x": 1})) };
-    bench.on(&Event::Act(shared::decision::Act { what, by: "ann".into(), reason: "by hand".into(), seen: None }));
-    let seen = bench.task.version;
-    bench.wake(seen);
+    bench.on(&act(What::Resubmit { step: Some("a".into()), input: Some(json!({"x": 1})) }));
+    bench.woken();
     assert_eq!(bench.request("a").input, json!({"x": 1}));
-    let done = bench.answer("a", done(json!({"id": 7})));
-    bench.on(&done).cancel().at(40_000);
-    let seen = bench.task.version;
-    bench.wake(seen);
+    bench.answered("a", done(json!({"id": 7}))).cancel().at(40_000);
+    bench.woken();
     assert_eq!(bench.request("a").input, json!({"id": 7}));
 }
 
@@ -260,8 +238,7 @@ b | after = ["a?"]; when = "errors.a.kind == 'spent'"
     bench.wake(0).at(11_000).supervise().is("Pending a=Pending+1000#1f1 b=Pending", "wake+1000");
     bench.at(12_000).wake(2).at(23_000).supervise().is("Pending a=Caught#2f2 b=Pending", "wake");
     assert!(bench.task.due.is_some(), "b is left to a scheduler");
-    let seen = bench.task.version;
-    bench.wake(seen).is("Processing a=Caught#2f2 b=Processing#1", "do b#1");
+    bench.woken().is("Processing a=Caught#2f2 b=Processing#1", "do b#1");
     bench.failed("b").at(34_000).wake(6);
     bench.is("Undoing a=UndoProcessing#3f2 b=Undone#1", "undo a#3");
 
@@ -286,14 +263,12 @@ no | after = ["ask"]; when = "!outputs.ask.yes"; fail = "refused by ${outputs.as
 go | after = ["no"]
 "#;
     let answer = |yes: bool| done(json!({"yes": yes, "by": "ann"}));
-    let mut bench = self::bench(steps, json!({}));
-    bench.wake(0);
-    let yes = bench.answer("ask", answer(true));
-    bench.on(&yes).is("Processing ask=Processed#1 no=Processed go=Processing#1", "do go#1, notice StepCompleted");
-    let mut bench = self::bench(steps, json!({}));
-    bench.wake(0);
-    let no = bench.answer("ask", answer(false));
-    bench.on(&no).is("Undoing ask=Processed#1 no=Failed go=Pending", "wake+11000, notice Failed");
+    let mut bench = claimed(steps, json!({}));
+    bench.answered("ask", answer(true));
+    bench.is("Processing ask=Processed#1 no=Processed go=Processing#1", "do go#1, notice StepCompleted");
+    let mut bench = claimed(steps, json!({}));
+    bench.answered("ask", answer(false));
+    bench.is("Undoing ask=Processed#1 no=Failed go=Pending", "wake+11000, notice Failed");
     assert_eq!(bench.task.reason.as_deref(), Some("`no` failed: refused by ann"));
 }
 
@@ -308,8 +283,7 @@ b | after = ["a"]; value = "${outputs.a.double + 1}"
     let outputs: Vec<_> = bench.task.steps.iter().map(|step| step.output.clone().unwrap()).collect();
     assert_eq!(outputs, [json!({"double": 8, "list": [5, 6]}), json!(9)]);
     assert_eq!(bench.task.forward_by, None);
-    let mut bench = self::bench(steps, json!({"n": "x".repeat(5000)}));
-    bench.wake(0);
+    let mut bench = claimed(steps, json!({"n": "x".repeat(5000)}));
     assert_eq!(bench.task.steps[0].state, shared::step::State::Failed);
 }
 
@@ -344,11 +318,8 @@ fn a_person_decides_about_a_step_that_failed_by_a_mistake() {
     // The same mistake again, and then an input of a person in place of what the file maps.
     let seen = bench.task.version;
     bench.resubmit().wake(seen + 1).is("Error a=Failed", "notice AttentionNeeded, alert");
-    let what = shared::decision::What::Resubmit { step: Some("a".into()), input: Some(json!({"x": 1})) };
-    let act = shared::decision::Act { what, by: "ann".into(), reason: "by hand".into(), seen: None };
-    bench.on(&Event::Act(act));
-    let seen = bench.task.version;
-    bench.wake(seen).is("Processing a=Processing#1", "do a#1");
+    bench.on(&act(What::Resubmit { step: Some("a".into()), input: Some(json!({"x": 1})) }));
+    bench.woken().is("Processing a=Processing#1", "do a#1");
     assert_eq!(bench.request("a").input, json!({"x": 1}));
 }
 
@@ -481,7 +452,7 @@ fn a_refusal_by_the_agent_itself_has_no_status() {
     bench.wake(0).failed("a").is("Processed a=Caught#1", "notice Completed");
     let mut bench = self::bench("a | after = []; catch = \"true\"", json!({}));
     bench.wake(0);
-    let Event::Reply(reply) = bench.answer("a", Outcome::Failed { error: "unusable".into() }) else { unreachable!() };
+    let reply = bench.told("a", Outcome::Failed { error: "unusable".into() });
     let done = Event::Reply(Reply { kind: Some(FailureKind::Mistake), ..reply });
     bench.on(&done).is("Undoing a=Failed#1", "wake+11000, notice Failed");
 }
@@ -490,15 +461,12 @@ fn a_refusal_by_the_agent_itself_has_no_status() {
 #[test]
 fn a_failure_before_any_call_is_not_caught() {
     let steps = "a | after = []; catch = \"true\"; undo = { agent = \"x\", with = { id = \"${output.id}\" } }";
-    let mut bench = self::bench(steps, json!({}));
-    bench.wake(0);
-    let Event::Reply(reply) = bench.answer("a", failed()) else { unreachable!() };
-    let reply = Reply { uncalled: true, ..reply };
+    let mut bench = claimed(steps, json!({}));
+    let reply = Reply { uncalled: true, ..bench.told("a", failed()) };
     bench.on(&Event::Reply(reply.clone())).is("Undoing a=Failed#1", "wake+11000, notice Failed");
     bench.at(11_000).wake(2).is("Undone a=Undone#1", "notice Undone");
     // A request that was delivered before may have led to a call.
-    let mut bench = self::bench(steps.replace("output.id", "order.id").as_str(), json!({}));
-    bench.wake(0);
+    let mut bench = claimed(steps.replace("output.id", "order.id").as_str(), json!({}));
     bench.on(&Event::Reply(Reply { unsure: true, ..reply })).is("Undoing a=Failed#1", "wake+11000, notice Failed");
     bench.at(11_000).wake(2).is("Undoing a=UndoProcessing#2", "undo a#2");
 }

@@ -23,8 +23,7 @@ fn a_step_and_its_reminders_hand_out_the_same_link() {
     bench.wake(0);
     assert_eq!(bench.request("mail").input, json!({"to": "ann", "at": link}));
     bench.done("mail").at(8 * 3_600_000 - 60_000).supervise();
-    let seen = bench.task.version;
-    bench.at(8 * 3_600_000).wake(seen);
+    bench.at(8 * 3_600_000).woken();
     assert_eq!(bench.request("ask-ann").input, json!({"text": format!("please: {link}")}));
     // The link of a step is no address for its callback, and none of another step or order.
     let token = link.rsplit('/').next().unwrap();

@@ -2,24 +2,23 @@
 //! small graphs are searched by the model, tests/model/migration.rs.
 //! The last tests use the engine over a store and queues in memory.
 
+use crate::language::{claimed, file};
 use crate::support::*;
-use contract::memory::{Behind, Between};
+use contract::memory::Between;
 use jiff::SignedDuration;
 use serde_json::json;
-use shared::decision::{Act, Decision, Event, Kept, Refusal, Turn, What};
-use shared::engine::{Engine, Handled};
+use shared::decision::{Act, Decision, Event, Kept, Refusal, What};
 use shared::history::Kind;
-use shared::message::{Effect, Reply};
+use shared::message::Effect;
 use shared::migrate::{Rule, migrate, moved, plan};
 use shared::operator::Outcome;
 use shared::order::Id;
-use shared::pools::Layout;
-use shared::ports::{Error, Messenger};
+use shared::ports::Error;
 use shared::step::{Kids, State};
-use shared::task::{Parent, Task};
+use shared::task::Parent;
 use shared::workflow::Workflow;
-use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 fn asked(bench: &mut Bench, to: &Workflow, resubmits: bool) {
     bench.outputs.know_definition(to.hash(), Arc::new(to.clone()));
@@ -31,18 +30,9 @@ fn asked(bench: &mut Bench, to: &Workflow, resubmits: bool) {
 fn migrated(bench: &mut Bench, to: &Workflow) {
     let from = bench.task.migrates_at(SKEW).expect("nothing is with an agent");
     assert!(from <= at(bench.now), "not before {from}");
-    let turn = Turn {
-        workflow: &bench.workflow,
-        input: &bench.input,
-        now: at(bench.now),
-        instance: "s1",
-        skew: SKEW,
-        agents: &bench.agents,
-        pools: &bench.pools,
-        outputs: &bench.outputs,
-        public_url: bench.public_url,
+    let Decision::Save { task, effects } = migrate(&bench.task, to, &bench.turn("s1")) else {
+        panic!("it is always saved")
     };
-    let Decision::Save { task, effects } = migrate(&bench.task, to, &turn) else { panic!("it is always saved") };
     assert_eq!(task.version, bench.task.version + 1);
     if task.workflow_hash == to.hash() {
         bench.workflow = to.clone();
@@ -70,8 +60,7 @@ fn refused(bench: &mut Bench, text: &str) -> Option<Rule> {
 fn chain() -> Bench {
     let mut bench = Bench::claimed(CHAIN);
     bench.done("a").done("b");
-    let event = bench.answer("c", unavailable(None));
-    bench.on(&event);
+    bench.answered("c", unavailable(None));
     bench.at(60_000);
     assert!(matches!(bench.task.steps[2].state, State::Pending { .. }), "{}", bench.state());
     bench
@@ -208,8 +197,7 @@ fn a_step_that_was_begun_is_not_passed_over() {
     let mut bench = Bench::new(&text("?"));
     bench.input = json!({"n": 1});
     bench.wake(0);
-    let event = bench.answer("b", unavailable(None));
-    bench.on(&event).at(60_000);
+    bench.answered("b", unavailable(None)).at(60_000);
     assert_eq!(bench.task.steps[0].state, State::PassedOver);
     assert_eq!(refused(&mut bench, &text("!")), Some(Rule::PassedOver));
     assert_eq!(
@@ -245,13 +233,13 @@ fn a_step_with_an_agent_ends_first_and_nothing_else_begins() {
         .is("Pending a=Processed#1 b=Pending c=Pending d=Pending", "wake+10000, notice StepCompleted");
     // The first attempt's request can start until then.
     assert_eq!(bench.task.migrates_at(SKEW), Some(at(11_000)));
-    bench.wake(bench.task.version).keeps(Kept::NothingReady, "wake+10000");
+    bench.woken().keeps(Kept::NothingReady, "wake+10000");
     bench.supervise().keeps(Kept::NothingReady, "");
     // If the engine cannot move it, because the definition cannot be read, a Wake changes nothing.
     bench.at(11_000).wake(50).keeps(Kept::NothingReady, "wake");
     migrated(&mut bench, &to);
     bench.is("Pending a=Processed#1 b=Pending c=Pending e=Pending", "wake");
-    bench.wake(bench.task.version).is("Processing a=Processed#1 b=Processing#1 c=Pending e=Pending", "do b#1");
+    bench.woken().is("Processing a=Processed#1 b=Processing#1 c=Pending e=Pending", "do b#1");
 }
 
 // An order whose last step ends meanwhile has more steps by then, or none.
@@ -293,7 +281,7 @@ fn a_later_wish_replaces_one_that_waits_and_the_own_hash_withdraws_it() {
 // Nothing moves the order afterwards.
 #[test]
 fn a_resubmission_under_the_present_definition_withdraws_the_wish_for_another() {
-    let late = format!("on_failure = \"error\"\n{}", PAID.replace("1h", "1s"));
+    let late = on_failure_error(&file(&PAID.replace("1h", "1s")));
     let mut bench = Bench::claimed(&late);
     bench.done("a").at(5000).supervise();
     let own = bench.workflow.clone();
@@ -306,7 +294,6 @@ fn a_resubmission_under_the_present_definition_withdraws_the_wish_for_another() 
 // Only the wish held up the end, so nothing else would bring it.
 #[test]
 fn a_withdrawn_wish_lets_the_order_end() {
-    let undo = || Event::Act(Act { what: What::Undo, by: "ann".into(), reason: "r".into(), seen: None });
     let withdraw = |bench: &mut Bench, resubmits| {
         let own = bench.workflow.clone();
         asked(bench, &own, resubmits);
@@ -319,7 +306,7 @@ fn a_withdrawn_wish_lets_the_order_end() {
 
     let guarded = format!("tombstones = true\n{ONE}");
     let mut bench = Bench::claimed(&guarded);
-    bench.done("a").on(&undo());
+    bench.done("a").on(&act(What::Undo));
     bench.at(1000).wake(50);
     assert_eq!(bench.state(), "Undoing a=UndoProcessing#2");
     asked(&mut bench, &workflow(&guarded.replace("10s", "20s")), false);
@@ -328,12 +315,12 @@ fn a_withdrawn_wish_lets_the_order_end() {
     bench.is("Undone a=Undone#2", "notice Undone");
 
     // Its service reported the end of the work while the order was in Error.
-    let late = format!("on_failure = \"error\"\n{}", PAID.replace("1h", "1s"));
+    let late = on_failure_error(&file(&PAID.replace("1h", "1s")));
     let mut bench = Bench::claimed(&late);
     bench.done("a").at(5000).supervise();
     assert_eq!(bench.state(), "Error pay=Failed a=Processed#1");
     asked(&mut bench, &workflow(&late.replace("10s", "20s")), true);
-    bench.on(&Event::Act(Act { what: What::Skip { step: None }, by: "ann".into(), reason: "r".into(), seen: None }));
+    bench.on(&act(What::Skip { step: None }));
     let before = bench.state();
     withdraw(&mut bench, false);
     assert!(
@@ -356,24 +343,16 @@ fn a_migration_before_the_undo_sends_the_notice_of_the_turn() {
 }
 
 const PAID: &str = r#"
-name = "paid"
-[[step]]
-name = "pay"
-event = "paid"
-timeout = "1h"
-[[step]]
-name = "a"
-after = []
-agent = "x"
-timeout = "10s"
+pay | event = "paid"; timeout = "1h"
+a | after = []
 "#;
 
 // An event settles its step at once; what comes next is decided under the other definition, and so is the end.
 #[test]
 fn an_event_lets_nothing_begin_or_end_before_the_migration() {
-    let value = "[[step]]\nname = \"v\"\nafter = [\"pay\"]\nvalue = 1\n";
+    let value = "v | after = [\"pay\"]; value = 1";
     for (more, left) in [(value, " v=Pending"), ("", "")] {
-        let text = format!("{PAID}{more}");
+        let text = file(&format!("{PAID}{more}"));
         let mut bench = Bench::claimed(&text);
         asked(&mut bench, &workflow(&text.replace("1h", "2h")), false);
         bench.at(1000).done("a").at(2000);
@@ -386,7 +365,7 @@ fn an_event_lets_nothing_begin_or_end_before_the_migration() {
 #[test]
 fn an_undo_does_not_end_before_the_migration() {
     let mut bench = Bench::claimed(ONE);
-    bench.done("a").on(&Event::Act(Act { what: What::Undo, by: "ann".into(), reason: "r".into(), seen: None }));
+    bench.done("a").on(&act(What::Undo));
     bench.at(60_000).wake(50);
     assert_eq!(bench.state(), "Undoing a=UndoProcessing#2");
     let to = workflow(&ONE.replace("10s", "20s"));
@@ -436,7 +415,7 @@ fn an_order_in_error_goes_on_under_a_corrected_file() {
     assert!(bench.task.due.is_some_and(|due| due <= at(bench.now) + SignedDuration::from_mins(1)));
     migrated(&mut bench, &to);
     bench.is("Pending a=Processed#1 b=Pending c=Pending", "wake");
-    bench.wake(bench.task.version);
+    bench.woken();
     assert_eq!(bench.request("b").input, json!({"n": "a"}));
     // By its hash alone it would stay in Error.
     let mut stays = Bench::claimed(&text("off"));
@@ -461,7 +440,7 @@ fn a_rule_that_is_broken_later_ends_the_wish() {
     migrated(&mut bench, &to);
     bench.is("Pending a=Processed#1 b=Pending#1 c=Pending d=Pending", "wake");
     assert!(bench.task.log.last().unwrap().4.as_ref().unwrap().contains("step `b`: it was tried"));
-    bench.wake(bench.task.version).is("Processing a=Processed#1 b=Processing#2 c=Pending d=Pending", "do b#2");
+    bench.woken().is("Processing a=Processed#1 b=Processing#2 c=Pending d=Pending", "do b#2");
 }
 
 #[test]
@@ -469,8 +448,7 @@ fn while_an_order_is_undone_only_its_undos_change() {
     let undone = || {
         let mut bench = chain();
         bench.cancel().at(120_000).wake(50);
-        let failed = bench.answer("c", failed());
-        bench.on(&failed);
+        bench.answered("c", failed());
         assert_eq!(bench.state(), "Error a=UndoPending#1 b=Undone#1 c=UndoFailed#2f1 d=Pending");
         bench
     };
@@ -498,41 +476,27 @@ fn while_an_order_is_undone_only_its_undos_change() {
     assert_eq!(bench.task.migrates_at(SKEW), Some(at(131_000)));
     bench.at(131_000);
     migrated(&mut bench, &to);
-    bench.wake(bench.task.version);
+    bench.woken();
     assert_eq!(bench.request("c").agent, "y");
 }
 
 const EVENTS: &str = r#"
-name = "chain"
-[[step]]
-name = "pay"
-event = "paid"
-timeout = "1h"
-undo = { agent = "x", timeout = "10s" }
-[[step]]
-name = "a"
-after = []
-agent = "x"
-timeout = "10s"
-[[step]]
-name = "sign"
-after = ["a"]
-event = "signed"
-timeout = "1h"
-undo = { agent = "x", timeout = "10s" }
+pay | event = "paid"; timeout = "1h"; undo = { agent = "x", timeout = "10s" }
+a | after = []
+sign | after = ["a"]; event = "signed"; timeout = "1h"; undo = { agent = "x", timeout = "10s" }
 "#;
 
 // A step that waits keeps its event, and an event that is kept keeps its step and its undo.
 #[test]
 fn waits_and_kept_events_stay() {
     let bench = || {
-        let mut bench = Bench::claimed(EVENTS);
+        let mut bench = claimed(EVENTS, json!({}));
         bench.on(&Event::Arrived { name: "signed".into(), key: "k".into(), data: json!({}), by: None });
         assert_eq!(bench.task.kept().count(), 1);
         bench
     };
-    let sign = EVENTS.find("[[step]]\nname = \"sign\"").unwrap();
-    let first = "[[step]]\nname = \"first\"\nafter = [\"a\"]\nevent = \"signed\"\ntimeout = \"1h\"\n";
+    let sign = EVENTS.find("sign |").unwrap();
+    let first = "first | after = [\"a\"]; event = \"signed\"; timeout = \"1h\"\n";
     let changes: [(&str, String, Option<Rule>); 9] = [
         (
             "another step takes the kept event first",
@@ -543,7 +507,7 @@ fn waits_and_kept_events_stay() {
         (
             "it takes other events",
             EVENTS[..sign].to_owned()
-                + &EVENTS[sign..].replace("timeout = \"1h\"", "timeout = \"1h\"\ntake = \"event.ok == true\""),
+                + &EVENTS[sign..].replace("timeout = \"1h\"", "timeout = \"1h\"; take = \"event.ok == true\""),
             Some(Rule::Kept),
         ),
         ("more time", EVENTS.replace("1h", "2h"), None),
@@ -551,7 +515,7 @@ fn waits_and_kept_events_stay() {
         (
             "a timer",
             EVENTS.replace(
-                "event = \"paid\"\ntimeout = \"1h\"\nundo = { agent = \"x\", timeout = \"10s\" }",
+                "event = \"paid\"; timeout = \"1h\"; undo = { agent = \"x\", timeout = \"10s\" }",
                 "wait = \"1h\"",
             ),
             Some(Rule::Sort),
@@ -559,32 +523,32 @@ fn waits_and_kept_events_stay() {
         ("the step of the kept event is gone", EVENTS[..sign].to_owned(), Some(Rule::Kept)),
         (
             "its undo is gone",
-            EVENTS[..sign].to_owned() + &EVENTS[sign..].replace("undo = { agent = \"x\", timeout = \"10s\" }", ""),
+            EVENTS[..sign].to_owned() + &EVENTS[sign..].replace("; undo = { agent = \"x\", timeout = \"10s\" }", ""),
             Some(Rule::Undo),
         ),
         ("it waits for another event", EVENTS.replace("\"signed\"", "\"approved\""), Some(Rule::Kept)),
     ];
     for (what, text, rule) in changes {
-        assert_eq!(refused(&mut bench(), &text), rule, "{what}");
+        assert_eq!(refused(&mut bench(), &file(&text)), rule, "{what}");
     }
     // The deadline of a wait that has begun stays.
     let mut bench = bench();
     let until = bench.task.steps[0].asks_until();
-    let to = workflow(&EVENTS.replace("1h", "2h"));
+    let to = workflow(&file(&EVENTS.replace("1h", "2h")));
     asked(&mut bench, &to, false);
     bench.done("a").at(60_000);
     migrated(&mut bench, &to);
     assert_eq!(bench.task.steps[0].asks_until(), until);
-    bench.wake(bench.task.version);
+    bench.woken();
     assert_eq!(bench.task.steps[2].state, State::Processed, "{}", bench.state());
 }
 
 // The event of one person counts, whatever becomes of the step.
 #[test]
 fn a_step_that_counts_people_keeps_its_undo() {
-    let pay = "event = \"paid\"\ntimeout = \"1h\"\nundo = { agent = \"x\", timeout = \"10s\" }";
-    let text = |more: &str| EVENTS.replacen(pay, more, 1);
-    let two = pay.replace("timeout = \"1h\"", "timeout = \"1h\"\npeople = 2");
+    let pay = "event = \"paid\"; timeout = \"1h\"; undo = { agent = \"x\", timeout = \"10s\" }";
+    let text = |more: &str| file(&EVENTS.replacen(pay, more, 1));
+    let two = pay.replace("timeout = \"1h\"", "timeout = \"1h\"; people = 2");
     let bench = |events: usize| {
         let mut bench = Bench::claimed(&text(&two));
         for by in ["ann", "bob"].into_iter().take(events) {
@@ -592,7 +556,7 @@ fn a_step_that_counts_people_keeps_its_undo() {
         }
         bench
     };
-    let without = text(&two[..two.find("undo").unwrap()]);
+    let without = text(&two[..two.find("; undo").unwrap()]);
     for end in [false, true] {
         let ended = |events| {
             let mut bench = bench(events);
@@ -621,7 +585,7 @@ fn the_record_names_the_same_steps_afterwards() {
     migrated(&mut bench, &to);
     assert_eq!(spelled(&bench)[..before.len()], before);
     assert_eq!(bench.state(), "Pending c=Pending+0#1f1 e=Pending b=Processed#1 a=Processed#1");
-    bench.wake(bench.task.version).is("Processing c=Processing#2f1 e=Pending b=Processed#1 a=Processed#1", "do c#2");
+    bench.woken().is("Processing c=Processing#2f1 e=Pending b=Processed#1 a=Processed#1", "do c#2");
 }
 
 // The definition before had no mapped undo, so it was not noted that an attempt without an answer may have done its work.
@@ -636,7 +600,7 @@ fn an_attempt_without_an_answer_stays_unsure_under_a_mapped_undo() {
     ));
     asked(&mut bench, &to, false);
     migrated(&mut bench, &to);
-    bench.wake(bench.task.version).failed("c");
+    bench.woken().failed("c");
     bench.at(120_000).wake(50);
     assert_eq!(bench.request("c").direction, shared::step::Direction::Undo, "{}", bench.state());
 }
@@ -656,22 +620,16 @@ fn a_new_deadline_counts_from_the_beginning_unless_it_has_passed() {
 }
 
 const POLL: &str = r#"
-name = "chain"
-[[step]]
-name = "a"
-http = { url = "https://x.example/", method = "GET" }
-timeout = "10s"
-poll = { every = "1m", for = "1h", done = "answer.ok" }
+a | http = { url = "https://x.example/", method = "GET" }; poll = { every = "1m", for = "1h", done = "answer.ok" }
 "#;
 
 // The next look of a poll is claimed in the save of the last one, so a migration would wait for the end of the poll.
 #[test]
 fn a_poll_pauses_for_a_migration() {
-    let mut bench = Bench::claimed(POLL);
-    let to = workflow(&POLL.replace("1h", "2h"));
+    let mut bench = claimed(POLL, json!({}));
+    let to = workflow(&file(&POLL.replace("1h", "2h")));
     asked(&mut bench, &to, false);
-    let event = bench.answer("a", shared::message::Outcome::NotYet { why: "it runs".into() });
-    bench.on(&event);
+    bench.answered("a", shared::message::Outcome::NotYet { why: "it runs".into() });
     assert!(bench.task.steps[0].claim().is_none(), "{}", bench.state());
     migrated(&mut bench, &to);
     assert_eq!(bench.task.workflow_hash, to.hash());
@@ -683,7 +641,6 @@ fn a_poll_pauses_for_a_migration() {
 #[test]
 fn a_paused_order_migrates_too() {
     let mut bench = chain();
-    let act = |what| Event::Act(Act { what, by: "ann".into(), reason: "r".into(), seen: None });
     bench.on(&act(What::Pause));
     let to = workflow(&CHAIN.replace("10s", "20s"));
     asked(&mut bench, &to, false);
@@ -696,17 +653,6 @@ fn a_paused_order_migrates_too() {
     assert_eq!(bench.effects(), "wake");
 }
 
-#[derive(Default)]
-struct Queues(Mutex<Vec<Effect>>);
-
-impl Messenger for Queues {
-    async fn send(&self, effects: Vec<Effect>) -> Vec<Result<(), Error>> {
-        let answers = effects.iter().map(|_| Ok(())).collect();
-        self.0.lock().unwrap().extend(effects);
-        answers
-    }
-}
-
 /// Refuses the save with this number, as if the instance had died before it.
 #[derive(Default)]
 struct Dies(AtomicUsize);
@@ -715,65 +661,39 @@ impl Between for Dies {
     async fn call(&self, method: &'static str, _: &[&Id]) -> Result<(), Error> {
         let is_left = || self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
         match method == "save" && is_left() == Ok(1) {
-            true => Err(Error::Unavailable { what: "the store".into(), source: "it died".into() }),
+            true => Err(away("the store")),
             false => Ok(()),
         }
     }
 }
 
-struct World {
-    store: Arc<Behind<Dies>>,
-    queues: Arc<Queues>,
-    now: Arc<AtomicI64>,
-    engine: Engine<Arc<Behind<Dies>>, Arc<Queues>>,
-}
+type World = crate::support::World<Dies>;
 
 impl World {
     /// An order of `CHAIN` whose first step is with an agent, and another definition.
-    async fn new(other: &Workflow) -> Self {
-        let (store, queues, now) = (Arc::<Behind<Dies>>::default(), Arc::<Queues>::default(), Arc::default());
-        let engine = instance("s1", &store, &queues, &now, Layout::default());
-        let first = workflow(CHAIN);
-        for workflow in [&first, other] {
-            engine.use_workflow(workflow).await.unwrap();
-        }
-        let task = Task::new(submission("ord_1", false), &first, at(0));
-        engine.create(&order(&task.id, 1), &task).await.unwrap();
-        let world = Self { store, queues, now, engine };
-        world.on(Event::Wake { seen: 0, hops: 0 }).await;
+    async fn begun(other: &Workflow) -> Self {
+        let world = Self::new(CHAIN, 1).await;
+        world.engine.use_workflow(other).await.unwrap();
+        world.on(Event::Wake { seen: 0, hops: 0 }).await.unwrap();
         world
     }
 
-    async fn on(&self, event: Event) -> Handled {
-        self.engine.handle(vec![(Id("ord_1".into()), event)]).await.pop().unwrap().unwrap()
-    }
-
-    fn done(&self, step: &str) -> Event {
-        let task = self.task();
-        let reply = Reply::new(task.id.clone(), step, 1, done(json!({})));
-        Event::Reply(Reply { tenant: task.tenant, ..reply })
+    async fn done_a(&self) {
+        self.on(self.reply("a", done(json!({})))).await.unwrap();
     }
 
     async fn migrate(&self, to: &Workflow) -> Outcome {
         let what = What::Migrate { to: to.hash(), resubmits: false };
-        let act = Act { what, by: "ann".into(), reason: "r".into(), seen: None };
-        self.engine.act(vec![(Id("ord_1".into()), act)]).await.pop().unwrap().unwrap()
+        self.engine.act(vec![(self.task().id, by_ann(what))]).await.pop().unwrap().unwrap()
     }
 
-    fn task(&self) -> Task {
-        self.store.get("ord_1")
-    }
-
-    fn later(&self, ms: i64) {
-        self.now.fetch_add(ms, Ordering::Relaxed);
-    }
-
-    fn sent(&self) -> Vec<String> {
+    /// What was sent, with the agents.
+    fn told(&self) -> Vec<String> {
         let words = |effect: Effect| match effect {
             Effect::Request(request) => format!("{} {}", request.agent, request.step),
             other => format!("{other:?}").split('(').next().unwrap_or_default().to_owned(),
         };
-        std::mem::take(&mut *self.queues.0.lock().unwrap()).into_iter().map(words).collect()
+        self.queues.take().into_iter().map(words).collect()
     }
 }
 
@@ -787,27 +707,27 @@ fn next() -> Workflow {
 #[tokio::test]
 async fn the_wake_that_comes_first_moves_the_order_and_goes_on() {
     let to = next();
-    let world = World::new(&to).await;
+    let world = World::begun(&to).await;
     assert!(matches!(world.migrate(&to).await, Outcome::Applied(_)));
-    world.later(1000);
-    world.on(world.done("a")).await;
-    world.sent();
-    world.later(20_000);
-    world.on(Event::Wake { seen: world.task().version, hops: 0 }).await;
+    world.pass(1000);
+    world.done_a().await;
+    world.told();
+    world.pass(20_000);
+    world.on(Event::Wake { seen: world.task().version, hops: 0 }).await.unwrap();
     let task = world.task();
     assert_eq!((task.workflow_hash.clone(), task.steps.len(), task.migration), (to.hash(), 5, None));
-    assert_eq!(world.sent()[..2], ["Wake", "y b"]);
+    assert_eq!(world.told()[..2], ["Wake", "y b"]);
 }
 
 // An act on an order with nothing under way: it is moved at once, before the answer.
 #[tokio::test]
 async fn an_order_with_nothing_under_way_is_moved_at_once() {
     let to = next();
-    let world = World::new(&to).await;
-    world.on(Event::Act(Act { what: What::Pause, by: "ann".into(), reason: "r".into(), seen: None })).await;
-    world.on(world.done("a")).await;
-    world.later(60_000);
-    world.sent();
+    let world = World::begun(&to).await;
+    world.on(act(What::Pause)).await.unwrap();
+    world.done_a().await;
+    world.pass(60_000);
+    world.told();
     assert!(matches!(world.migrate(&to).await, Outcome::Applied(_)));
     let task = world.task();
     assert_eq!((task.workflow_hash, task.paused_at.is_some()), (to.hash(), true));
@@ -816,15 +736,15 @@ async fn an_order_with_nothing_under_way_is_moved_at_once() {
 #[tokio::test]
 async fn a_migration_whose_instance_died_is_done_by_the_next_sweep() {
     let to = next();
-    let world = World::new(&to).await;
-    world.on(Event::Act(Act { what: What::Pause, by: "ann".into(), reason: "r".into(), seen: None })).await;
-    world.on(world.done("a")).await;
-    world.later(60_000);
+    let world = World::begun(&to).await;
+    world.on(act(What::Pause)).await.unwrap();
+    world.done_a().await;
+    world.pass(60_000);
     world.store.0.store(2, Ordering::Relaxed);
     assert!(matches!(world.migrate(&to).await, Outcome::Applied(_)));
     let task = world.task();
     assert_eq!((&task.workflow_hash, task.migration.is_some()), (&workflow(CHAIN).hash(), true), "it waits");
-    world.later(60_000);
+    world.pass(60_000);
     assert!(task.due.is_some_and(|due| due <= at(world.now.load(Ordering::Relaxed))), "the sweep finds it");
     world.engine.recover(std::slice::from_ref(&task.id), 1).await.pop().unwrap().unwrap();
     assert_eq!((world.task().workflow_hash, world.task().migration), (to.hash(), None));
@@ -834,11 +754,11 @@ async fn a_migration_whose_instance_died_is_done_by_the_next_sweep() {
 #[tokio::test]
 async fn of_two_instances_one_moves_the_order() {
     let to = next();
-    let world = World::new(&to).await;
+    let world = World::begun(&to).await;
     world.migrate(&to).await;
-    world.on(world.done("a")).await;
-    world.later(60_000);
-    let other = instance("s2", &world.store, &world.queues, &world.now, Layout::default());
+    world.done_a().await;
+    world.pass(60_000);
+    let other = world.instance("s2");
     let wake = || vec![(Id("ord_1".into()), Event::Wake { seen: 0, hops: 0 })];
     let (one, two) = futures::future::join(world.engine.handle(wake()), other.handle(wake())).await;
     assert!(one[0].is_ok() && two[0].is_ok());
@@ -851,19 +771,19 @@ async fn of_two_instances_one_moves_the_order() {
 #[tokio::test]
 async fn a_definition_that_cannot_be_read_ends_the_wish() {
     let to = next();
-    let world = World::new(&to).await;
+    let world = World::begun(&to).await;
     world.migrate(&to).await;
-    world.on(world.done("a")).await;
-    world.later(60_000);
+    world.done_a().await;
+    world.pass(60_000);
     world.store.tables().workflows.remove(&to.hash());
-    let other = instance("s2", &world.store, &world.queues, &world.now, Layout::default());
-    world.sent();
+    let other = world.instance("s2");
+    world.told();
     other.handle(vec![(Id("ord_1".into()), Event::Wake { seen: 0, hops: 0 })]).await.pop().unwrap().unwrap();
     let task = world.task();
     assert_eq!((task.workflow_hash, task.migration), (workflow(CHAIN).hash(), None));
     let why = task.log.iter().find(|entry| entry.1 == Kind::NotMigrated).unwrap().4.clone().unwrap();
     assert!(why.contains("the definition cannot be read"), "{why}");
-    assert_eq!(world.sent(), ["Wake", "x b"]);
+    assert_eq!(world.told(), ["Wake", "x b"]);
 }
 
 // The new definition has more steps than the record has room for: the order goes on under its own, and says why.
@@ -871,10 +791,10 @@ async fn a_definition_that_cannot_be_read_ends_the_wish() {
 async fn a_record_without_room_for_the_definition_ends_the_wish() {
     let more: String = (0..45).map(|n| step(&format!("e{n}"), "after = [\"d\"]")).collect();
     let to = workflow(&(CHAIN.to_owned() + &more));
-    let world = World::new(&to).await;
+    let world = World::begun(&to).await;
     world.migrate(&to).await;
-    world.on(world.done("a")).await;
-    world.later(60_000);
+    world.done_a().await;
+    world.pass(60_000);
     {
         let mut tables = world.store.tables();
         let task = tables.tasks.get_mut(&Id("ord_1".into())).unwrap();
@@ -885,7 +805,7 @@ async fn a_record_without_room_for_the_definition_ends_the_wish() {
         let bytes = serde_json::to_string(task).unwrap().len();
         task.reference = Some("r".repeat(shared::task::MAX_RECORD - bytes - 100));
     }
-    let other = instance("s2", &world.store, &world.queues, &world.now, Layout::default());
+    let other = world.instance("s2");
     other.handle(vec![(Id("ord_1".into()), Event::Wake { seen: 0, hops: 0 })]).await.pop().unwrap().unwrap();
     let task = world.task();
     assert_eq!((task.workflow_hash, task.migration, task.steps.len()), (workflow(CHAIN).hash(), None, 4));

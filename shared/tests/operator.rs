@@ -4,7 +4,6 @@
 
 use crate::support::*;
 use serde_json::json;
-use shared::control::Pause;
 use shared::decision::{Act, Event, Kept, Refusal, What};
 use shared::json::MAX_DEPTH;
 use shared::message::{Effect, MAX_DELAY, MAX_OUTPUT, NoticeKind};
@@ -12,12 +11,8 @@ use shared::operator::MAX_INPUT;
 use shared::task::{Phase, ProcessState};
 use shared::view;
 
-fn act(what: What) -> Event {
-    Event::Act(Act { what, by: "ann".into(), reason: "ticket 7".into(), seen: None })
-}
-
 fn seen(what: What, version: u64) -> Event {
-    Event::Act(Act { what, by: "ann".into(), reason: "ticket 7".into(), seen: Some(version) })
+    Event::Act(Act { seen: Some(version), ..by_ann(what) })
 }
 
 fn resubmit() -> What {
@@ -243,28 +238,24 @@ fn only_what_a_person_would_call_a_change_moves_an_order_on() {
 #[test]
 fn a_look_or_a_reminder_is_no_change_to_a_person() {
     let look = "a | timeout = \"10s\"; http = { url = \"https://jobs.example/1\", method = \"GET\" }; poll = { every = \"5s\", for = \"30d\", done = \"answer.ok\" }";
-    let mut bench = crate::language::bench(look, json!({}));
-    bench.wake(0);
+    let mut bench = crate::language::claimed(look, json!({}));
     let version = bench.task.version;
     for n in 1..5 {
-        let answer = bench.answer("a", shared::message::Outcome::NotYet { why: "running".into() });
-        bench.at(n * 5000).on(&answer);
+        bench.at(n * 5000).answered("a", shared::message::Outcome::NotYet { why: "running".into() });
         assert_eq!((bench.kept, bench.task.version), (None, version + n as u64));
     }
     bench.on(&seen(What::Cancel, version));
     assert_eq!(bench.kept, None);
 
     let remind = "a | event = \"yes\"; timeout = \"10m\"; remind = { every = \"1m\", agent = \"x\" }\nb | after = []";
-    let mut bench = crate::language::bench(remind, json!({}));
-    bench.wake(0);
+    let mut bench = crate::language::claimed(remind, json!({}));
     let version = bench.task.version;
     bench.at(60_000).wake(version);
     assert_eq!(bench.task.version, version + 1);
     // What else happens in the save of a look or a reminder is a change.
     bench.on(&seen(What::Cancel, version));
     assert_eq!(bench.kept, None);
-    let mut bench = crate::language::bench(remind, json!({}));
-    bench.wake(0);
+    let mut bench = crate::language::claimed(remind, json!({}));
     let version = bench.task.version;
     bench.done("b").on(&seen(What::Cancel, version));
     assert_eq!(bench.kept, Some(Kept::Moved));
@@ -332,21 +323,18 @@ fn a_step_that_was_tried_and_skipped_is_undone_with_the_rest() {
 fn with_tombstones_an_undo_by_hand_waits_for_attempts_under_way_only() {
     let tombstones = |text: &str| format!("tombstones = true\n{text}");
     let mut retried = Bench::claimed(&tombstones(ONE));
-    let reply = retried.answer("a", unavailable(None));
-    retried.at(1000).on(&reply).on(&act(What::Cancel));
+    retried.at(1000).answered("a", unavailable(None)).on(&act(What::Cancel));
     let mut stopped = Bench::claimed(&on_failure_error(&tombstones(ONE)));
     stopped.at(1000).failed("a").on(&act(What::Undo));
     let mut ended = Bench::claimed(&tombstones(ONE));
     ended.at(1000).done("a").on(&act(What::Undo));
     let mut held = Bench::claimed(&tombstones(ONE));
-    let reply = held.answer("a", unavailable(None));
-    held.at(1000).on(&reply).on(&act(What::Cancel)).on(&act(What::Pause)).on(&act(What::Resume));
+    held.at(1000).answered("a", unavailable(None)).on(&act(What::Cancel)).on(&act(What::Pause)).on(&act(What::Resume));
     for (name, mut bench) in [("retried", retried), ("in Error", stopped), ("ended", ended), ("paused", held)] {
         assert_eq!(bench.task.phase, Phase::Undoing, "{name}");
         assert_eq!(view::status(&bench.task, &bench.workflow, SKEW).undo_from, None, "{name}");
         assert!(bench.effects().split(", ").any(|effect| effect == "wake"), "{name}: {}", bench.effects());
-        let seen = bench.task.version;
-        assert_eq!(bench.wake(seen).effects(), "undo a#2", "{name}");
+        assert_eq!(bench.woken().effects(), "undo a#2", "{name}");
     }
 
     let text =
@@ -356,12 +344,10 @@ fn with_tombstones_an_undo_by_hand_waits_for_attempts_under_way_only() {
     bench.on(&act(What::Cancel));
     let from = view::status(&bench.task, &bench.workflow, SKEW).undo_from.expect("an attempt is under way");
     assert!(from > at(30_000), "{from}");
-    let seen = bench.task.version;
-    bench.at(20_000).wake(seen);
+    bench.at(20_000).woken();
     assert!(!bench.effects().contains("undo a"), "{}", bench.effects());
     assert_eq!(bench.done("a").effects(), "notice Failed, wake, notice StepCompleted");
-    let seen = bench.task.version;
-    assert!(bench.wake(seen).effects().contains("undo a#2"), "{}", bench.effects());
+    assert!(bench.woken().effects().contains("undo a#2"), "{}", bench.effects());
 }
 
 // D8: with two failed, settling one leaves the order with the person.
@@ -614,7 +600,7 @@ fn a_paused_order_can_be_cancelled_and_not_hurried() {
 fn an_order_with_another_undo_left_continues_after_one_was_skipped() {
     let mut bench = Bench::claimed(SIDE_BY_SIDE);
     bench.done("a").done("b").done("c").on(&act(What::Undo)).at(11_000);
-    bench.wake(bench.task.version).failed("c").on(&act(skip("c")));
+    bench.woken().failed("c").on(&act(skip("c")));
     bench.is("Undoing a=UndoPending#1 b=Undone#1 c=Undone#2", "wake");
 }
 
@@ -636,20 +622,14 @@ fn every_act_is_recorded_with_who_why_and_when() {
 
 // ---------------------------------------------------------------- agents
 
-fn pause_x(bench: &mut Bench) {
-    let pause = Pause { by: "ann".into(), reason: "move".into(), since: at(0) };
-    bench.agents.paused.insert("x".into(), pause);
-}
-
 // B9, E4: nothing is handed to a paused agent, no failure is counted, and neither Wakes nor sweeps spin.
 #[test]
 fn a_step_of_a_paused_agent_waits_without_failures_and_without_wakes() {
     let mut bench = Bench::new(ONE);
-    pause_x(&mut bench);
-    bench.wake(0).keeps(Kept::NothingReady, "");
+    bench.withhold("x").wake(0).keeps(Kept::NothingReady, "");
     for _ in 0..100 {
         let due = bench.task.due.unwrap();
-        bench.now = due.as_millisecond() - at(0).as_millisecond();
+        bench.now = ms(due);
         bench.supervise().keeps(Kept::NothingReady, "");
         let next = bench.task.due.unwrap();
         assert!(next > at(bench.now) && next <= at(bench.now + 60_000), "{next}");
@@ -657,7 +637,7 @@ fn a_step_of_a_paused_agent_waits_without_failures_and_without_wakes() {
     assert_eq!((bench.task.failure_count(), bench.task.version), (0, 0));
     bench.agents.paused.clear();
     let due = bench.task.due.unwrap();
-    bench.now = due.as_millisecond() - at(0).as_millisecond();
+    bench.now = ms(due);
     bench
         .supervise()
         .is("Pending a=Pending", "notice Received, wake")
@@ -671,10 +651,8 @@ fn a_step_that_waits_for_a_paused_agent_beside_one_that_waits_for_time_is_not_lo
     const TWO: &str = "name = \"two\"\n[[step]]\nname = \"a\"\nagent = \"x\"\ntimeout = \"10s\"\n\
         retry = { max = 3, backoff = [\"1m\"] }\n[[step]]\nname = \"b\"\nagent = \"y\"\ntimeout = \"10s\"\n";
     let mut bench = Bench::new(TWO);
-    bench.agents.paused.insert("y".into(), Pause { by: "ann".into(), reason: "r".into(), since: at(0) });
-    bench.wake(0).is("Processing a=Processing#1 b=Pending", "do a#1");
-    let event = bench.answer("a", unavailable(None));
-    bench.on(&event).is("Pending a=Pending+60000#1f1 b=Pending", "wake+60000");
+    bench.withhold("y").wake(0).is("Processing a=Processing#1 b=Pending", "do a#1");
+    bench.answered("a", unavailable(None)).is("Pending a=Pending+60000#1f1 b=Pending", "wake+60000");
     let mut writes = 0;
     for now in 1..60 {
         let before = bench.at(now * 1000).task.due;
@@ -712,7 +690,7 @@ fn the_inputs_of_resubmissions_are_bounded_together() {
 #[test]
 fn a_reply_of_a_paused_agent_counts_and_its_next_step_waits() {
     let mut bench = Bench::claimed(SIDE_BY_SIDE);
-    pause_x(&mut bench);
+    bench.withhold("x");
     bench.done("a").done("b").is("Pending a=Processed#1 b=Processed#1 c=Pending", "notice StepCompleted");
     assert!(bench.task.due.is_some_and(|due| due <= at(10_000)));
     bench.agents.paused.clear();
@@ -727,29 +705,23 @@ fn an_undo_waits_for_its_own_agent_and_not_for_that_of_its_step() {
     let mut bench = Bench::claimed(&text);
     bench.done("a").done("b").done("c").on(&act(What::Undo)).at(11_000).wake(5);
     bench.is("Undoing a=UndoPending#1 b=Undone#1 c=UndoProcessing#2", "undo c#2");
-    pause_x(&mut bench);
+    bench.withhold("x");
     bench.done("c").is("Undoing a=UndoProcessing#2 b=Undone#1 c=Undone#2", "undo a#2");
     bench.at(22_000).supervise().is("Undoing a=UndoPending+2000#2uf1 b=Undone#1 c=Undone#2", "wake+2000");
 
     let mut bench = Bench::claimed(&text);
     bench.done("a").done("b").done("c").on(&act(What::Undo)).at(11_000).wake(5);
-    let pause = Pause { by: "ann".into(), reason: "move".into(), since: at(0) };
-    bench.agents.paused.insert("y".into(), pause);
-    bench.done("c").is("Undoing a=UndoPending#1 b=Undone#1 c=Undone#2", "");
+    bench.withhold("y").done("c").is("Undoing a=UndoPending#1 b=Undone#1 c=Undone#2", "");
 }
 
 // B9: only the steps of the paused agent wait, in both directions.
 #[test]
 fn steps_of_other_agents_continue_and_undos_wait_too() {
     let mut bench = Bench::claimed(ONE);
-    pause_x(&mut bench);
+    bench.withhold("x");
     bench.failed("a").is("Undoing a=Failed#1", "wake+11000, notice Failed");
     bench.at(11_000).wake(2).is("Undoing a=UndoPending#1", "");
     bench.agents.paused.clear();
-    let mut other = shared::control::Agents::default();
-    let pause = Pause { by: "ann".into(), reason: "move".into(), since: at(0) };
-    other.paused.insert("another".into(), pause);
-    bench.agents = other;
-    bench.wake(3).is("Undoing a=UndoProcessing#2", "undo a#2");
+    bench.withhold("another").wake(3).is("Undoing a=UndoProcessing#2", "undo a#2");
     assert!(bench.effects.iter().all(|e| !matches!(e, Effect::Wake(_, d) if *d > MAX_DELAY)));
 }

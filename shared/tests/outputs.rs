@@ -3,20 +3,16 @@
 //! Method: instances over a store in memory that counts and refuses calls.
 
 use crate::support::*;
-use contract::memory::{Behind, Between};
+use contract::memory::Between;
 use serde_json::{Value, json};
 use shared::decision::Event;
-use shared::engine::Engine;
-use shared::message::{Effect, MAX_OUTPUT, Outcome, Reply, Request};
+use shared::message::{MAX_OUTPUT, Outcome};
 use shared::order::Id;
 use shared::outputs::MAX_BESIDE;
-use shared::pools::Layout;
-use shared::ports::{Error, Messenger};
+use shared::ports::Error;
 use shared::step::Direction;
-use shared::task::{ProcessState, Task};
-use shared::workflow::Workflow;
-use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use shared::task::ProcessState;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 #[derive(Default)]
 pub struct Counting {
@@ -31,7 +27,7 @@ impl Between for Counting {
         match method {
             "put_output" if self.refuses.load(Ordering::Relaxed) > 0 => {
                 self.refuses.fetch_sub(1, Ordering::Relaxed);
-                return Err(Error::Unavailable { what: "the store".into(), source: "503".into() });
+                return Err(away("the store"));
             }
             "put_output" => drop(self.puts.fetch_add(1, Ordering::Relaxed)),
             "outputs" => drop(self.reads.fetch_add(1, Ordering::Relaxed)),
@@ -41,79 +37,26 @@ impl Between for Counting {
     }
 }
 
-pub type Store = Behind<Counting>;
-
-#[derive(Default)]
-pub struct Sent(Mutex<Vec<Effect>>);
-
-impl Messenger for Sent {
-    async fn send(&self, effects: Vec<Effect>) -> Vec<Result<(), Error>> {
-        let answers = effects.iter().map(|_| Ok(())).collect();
-        self.0.lock().unwrap().extend(effects);
-        answers
-    }
-}
-
-pub struct World {
-    pub store: Arc<Store>,
-    sent: Arc<Sent>,
-    pub now: Arc<AtomicI64>,
-    workflow: Workflow,
-    engine: Engine<Arc<Store>, Arc<Sent>>,
-}
+pub type World = crate::support::World<Counting>;
 
 impl World {
     /// An order of the workflow in `text`, whose first claims are made.
     pub async fn begun(text: &str) -> Self {
-        let (store, sent, now) = (Arc::default(), Arc::default(), Arc::new(AtomicI64::new(0)));
-        let engine = instance("s1", &store, &sent, &now, Layout::new());
-        let workflow = workflow(text);
-        engine.use_workflow(&workflow).await.unwrap();
-        let task = Task::new(submission("ord_1", true), &workflow, at(0));
-        engine.create(&order(&task.id, 1), &task).await.unwrap();
-        let world = Self { store, sent, now, workflow, engine };
+        let world = Self::new(text, 1).await;
         world.on(Event::Wake { seen: 0, hops: 0 }).await.unwrap();
         world
-    }
-
-    /// From now on an instance without anything in memory does the work.
-    pub fn restart(&mut self) {
-        self.engine = instance("s2", &self.store, &self.sent, &self.now, Layout::new());
-    }
-
-    pub async fn on(&self, event: Event) -> Result<(), Error> {
-        self.engine.handle(vec![(Id("ord_1".into()), event)]).await.remove(0).map(drop)
     }
 
     pub async fn wake(&self) {
         self.on(Event::Wake { seen: self.task().version, hops: 0 }).await.unwrap();
     }
 
-    pub fn reply(&self, step: &str, outcome: Outcome) -> Event {
-        let attempt = self.task().steps[self.workflow.position(step).unwrap()].attempt;
-        Event::Reply(Reply::new(Id("ord_1".into()), step, attempt, outcome))
-    }
-
     pub async fn done(&self, step: &str, output: Value) {
         self.on(self.reply(step, Outcome::Done { output })).await.unwrap();
     }
 
-    pub fn task(&self) -> Task {
-        self.store.get("ord_1")
-    }
-
     fn error(&self, step: &str) -> String {
         self.task().steps[self.workflow.position(step).unwrap()].error.clone().unwrap_or_default()
-    }
-
-    /// The last request for `step`.
-    pub fn request(&self, step: &str) -> Request {
-        let sent = self.sent.0.lock().unwrap();
-        let of = |effect: &Effect| match effect {
-            Effect::Request(request) if request.step == step => Some((**request).clone()),
-            _ => None,
-        };
-        sent.iter().rev().find_map(of).unwrap_or_else(|| panic!("no request for {step}: {sent:?}"))
     }
 
     /// Writes and reads of outputs beside records.
@@ -166,13 +109,13 @@ async fn a_long_output_is_read_by_the_step_that_names_it_and_by_no_other() {
     assert_eq!(world.counts(), (1, 1));
     assert_eq!(world.request("d").outputs["a"], long(MAX_BESIDE));
     // A redelivered request is the same.
-    world.sent.0.lock().unwrap().clear();
+    world.queues.take();
     world.on(Event::Wake { seen: 0, hops: 0 }).await.unwrap();
     assert_eq!((world.request("d").outputs["a"].clone(), world.counts()), (long(MAX_BESIDE), (1, 1)));
     // And so does the undo that needs it.
     world.restart();
     world.on(world.reply("d", failed())).await.unwrap();
-    world.now.store(60_000, Ordering::Relaxed);
+    world.at(60_000);
     world.wake().await;
     let undo = world.request("a");
     assert_eq!((undo.direction, undo.input, undo.output), (Direction::Undo, json!({"id": 7}), None));
@@ -267,11 +210,11 @@ async fn a_missing_output_is_waited_for_and_then_fails_its_reader() {
     // No fallback hides a loss.
     world.store.tables().outputs.clear();
     world.restart();
-    world.now.store(400_000, Ordering::Relaxed);
+    world.at(400_000);
     world.wake().await;
     world.on(world.reply("c", done(json!(1)))).await.unwrap();
     assert!(world.engine.recover(&[Id("ord_1".into())], 1).await.remove(0).is_ok());
-    world.now.store(800_000, Ordering::Relaxed);
+    world.at(800_000);
     world.wake().await;
     assert!(world.error("c").contains("missing from the state table"), "{:?}", world.task());
     assert_eq!(world.task().process_state(), ProcessState::Undoing);

@@ -1,25 +1,20 @@
 //! When new orders are refused, for which queue, and for how long, as tables.
 
+use crate::support::{self, at};
 use shared::order::Id;
 use shared::overload::*;
 use shared::pools::Layout;
 use shared::queues::passages;
 use shared::task::Priority;
-use shared::time::{SignedDuration, Timestamp};
+use shared::time::SignedDuration;
 use shared::workflow::Workflow;
-use shared::workflow::file::{Known, parse};
 use std::collections::BTreeMap;
 
 fn workflow(timeouts: [&str; 2]) -> Workflow {
     let step = |name: &str, agent: &str, timeout: &str| {
         format!("[[step]]\nname = \"{name}\"\nagent = \"{agent}\"\ntimeout = \"{timeout}\"\n")
     };
-    let text = format!("name = \"w\"\n{}{}", step("a", "x", timeouts[0]), step("b", "y", timeouts[1]));
-    parse("w.toml", &text, Known { agents: &["x", "y", "z"], inputs: &[] }).unwrap()
-}
-
-fn at(ms: i64) -> Timestamp {
-    Timestamp::from_millisecond(1_000_000_000 + ms).unwrap()
+    support::workflow(&format!("name = \"w\"\n{}{}", step("a", "x", timeouts[0]), step("b", "y", timeouts[1])))
 }
 
 fn ms(ms: i64) -> SignedDuration {

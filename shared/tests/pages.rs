@@ -2,11 +2,11 @@
 //!
 //! Method: as in `transitions.rs` and `outputs.rs`.
 
-use crate::language::{bench, file};
+use crate::language::{bench, claimed, file};
 use crate::outputs::World;
 use crate::support::*;
 use serde_json::{Value, json};
-use shared::decision::{Act, Event, Kept, Refusal, What};
+use shared::decision::{Kept, Refusal, What};
 use shared::erase::{Part, erase};
 use shared::message::Outcome;
 use shared::migrate::{Rule, moved};
@@ -24,17 +24,12 @@ a | after = []; with = { shop = "s", cursor = "${page.?cursor}", n = "${page.num
 b | after = ["a"]; with = { all = "${outputs.a}" }
 "#;
 
-fn act(what: What) -> Event {
-    Event::Act(Act { what, by: "ann".into(), reason: "r".into(), seen: None })
-}
-
 fn page(rows: impl Into<Value>, next: impl Into<Value>) -> Outcome {
     done(json!({ "rows": rows.into(), "next": next.into(), "other": "left out" }))
 }
 
 fn take(bench: &mut Bench, rows: impl Into<Value>, next: impl Into<Value>) {
-    let answer = bench.answer("a", page(rows, next));
-    bench.on(&answer);
+    bench.answered("a", page(rows, next));
 }
 
 fn step(bench: &Bench) -> &Step {
@@ -75,10 +70,8 @@ fn each_page_is_asked_for_with_the_cursor_of_the_one_before() {
 #[test]
 fn a_list_may_be_one_page_or_empty() {
     for (answer, list) in [(json!({"rows": [1]}), json!([1])), (json!({"rows": [], "next": ""}), json!([]))] {
-        let mut bench = bench(PAGES, json!({}));
-        bench.wake(0);
-        let answer = bench.answer("a", done(answer));
-        bench.on(&answer).is("Processing a=Processed#1 b=Processing#1", "do b#1, notice StepCompleted");
+        let mut bench = claimed(PAGES, json!({}));
+        bench.answered("a", done(answer)).is("Processing a=Processed#1 b=Processing#1", "do b#1, notice StepCompleted");
         assert_eq!(step(&bench).output, Some(list));
     }
 }
@@ -86,8 +79,7 @@ fn a_list_may_be_one_page_or_empty() {
 // M2: whatever is repeated or late, each page is there once.
 #[test]
 fn a_repeated_or_late_answer_counts_once() {
-    let mut bench = bench(PAGES, json!({}));
-    bench.wake(0);
+    let mut bench = claimed(PAGES, json!({}));
     let first = bench.answer("a", page(json!([1]), "c1"));
     bench.on(&first);
     let request = asked(&bench);
@@ -98,8 +90,7 @@ fn a_repeated_or_late_answer_counts_once() {
     bench.at(20_000).supervise();
     assert_eq!(so_far(&bench), (1, 1));
     let lost = bench.reply("a", 2, page(json!([2]), "c2"));
-    let seen = bench.task.version;
-    bench.at(21_000).wake(seen).is("Processing a=Processing#3f1 b=Pending", "do a#3");
+    bench.at(21_000).woken().is("Processing a=Processing#3f1 b=Pending", "do a#3");
     assert_eq!(asked(&bench), request);
     for late in [&first, &lost] {
         bench.on(late);
@@ -118,16 +109,12 @@ fn a_repeated_or_late_answer_counts_once() {
 // M2: the ladder is that of each page, and what failed goes on with the page that failed.
 #[test]
 fn a_failed_page_keeps_those_before_it() {
-    let mut bench = bench(PAGES, json!({}));
-    bench.wake(0);
+    let mut bench = claimed(PAGES, json!({}));
     for n in 1..=5 {
         // Each page may fail once.
-        let gone = bench.answer("a", unavailable(None));
-        let now = bench.now;
-        bench.on(&gone);
+        bench.answered("a", unavailable(None));
         assert_eq!(step(&bench).failures, 1);
-        let seen = bench.task.version;
-        bench.at(now + 1_000).wake(seen);
+        bench.at(bench.now + 1_000).woken();
         take(&mut bench, json!([n]), format!("c{n}"));
         assert_eq!(step(&bench).failures, 0);
     }
@@ -138,8 +125,7 @@ fn a_failed_page_keeps_those_before_it() {
     bench.on(&other);
     assert_eq!(bench.kept, Some(Kept::Refused(Refusal::PagesInput)));
     bench.resubmit();
-    let seen = bench.task.version;
-    bench.wake(seen);
+    bench.woken();
     assert_eq!(asked(&bench), ("ord_1:a:do:page-6".into(), json!("c5")));
     take(&mut bench, json!([6]), json!(null));
     assert_eq!(step(&bench).output, Some(json!([1, 2, 3, 4, 5, 6])));
@@ -161,11 +147,9 @@ fn what_is_no_page_fails_the_step() {
     for (answer, why) in cases {
         let alone = PAGES.lines().nth(1).unwrap();
         let steps = alone.replace("on_failure", "catch = \"true\"; on_failure");
-        let mut bench = bench(&steps, json!({}));
-        bench.wake(0);
+        let mut bench = claimed(&steps, json!({}));
         take(&mut bench, json!([1]), "c1");
-        let answer = bench.answer("a", done(answer));
-        bench.on(&answer);
+        bench.answered("a", done(answer));
         assert_eq!((&step(&bench).state, so_far(&bench)), (&State::Failed, (1, 1)), "{why}");
         assert_eq!(step(&bench).failure.as_ref().map(|failure| failure.kind), Some(FailureKind::Mistake));
         let reason = bench.task.reason.clone().unwrap();
@@ -175,8 +159,7 @@ fn what_is_no_page_fails_the_step() {
 
 #[test]
 fn a_list_that_becomes_too_long_fails_the_step() {
-    let mut bench = bench(PAGES, json!({}));
-    bench.wake(0);
+    let mut bench = claimed(PAGES, json!({}));
     take(&mut bench, vec!["x".repeat(200_000)], "c1");
     take(&mut bench, vec!["x".repeat(62_137)], "c2");
     assert_eq!(so_far(&bench), (2, 2), "{:?}", bench.task.reason);
@@ -189,8 +172,7 @@ fn a_list_that_becomes_too_long_fails_the_step() {
 // M2: a service whose cursors go in circles does not keep an order for ever.
 #[test]
 fn pages_are_bounded() {
-    let mut bench = bench(PAGES, json!({}));
-    bench.wake(0);
+    let mut bench = claimed(PAGES, json!({}));
     for n in 0..MAX_PAGES {
         assert_ne!(step(&bench).state, State::Failed, "{n}");
         take(&mut bench, json!([]), format!("c{}", n % 2));
@@ -203,8 +185,7 @@ fn pages_are_bounded() {
 #[test]
 fn the_record_stays_small_whatever_pages_there_are() {
     for (length, each) in [(10, 15), (400, 20), (1, 2_000), (1, 8_190), (1, 9_000), (250, 20), (1, 300)] {
-        let mut bench = bench(PAGES, json!({}));
-        bench.wake(0);
+        let mut bench = claimed(PAGES, json!({}));
         let (mut all, mut bytes, mut largest) = (Vec::new(), 2, 0);
         for n in 0.. {
             let items: Vec<Value> = (0..length).map(|i| json!(format!("{:0each$}", n * length + i))).collect();
@@ -245,8 +226,7 @@ fn lists_of_pages_are_erased_and_run_again_with_the_order() {
     let wish = shared::again::Wish { from: vec!["a".into()], ..Default::default() };
     bench.on(&act(What::RunAgain(wish)));
     for _ in 0..2 {
-        let (now, seen) = (bench.now + 11_000, bench.task.version);
-        bench.at(now).wake(seen);
+        bench.at(bench.now + 11_000).woken();
     }
     assert_eq!((asked(&bench), so_far(&bench)), (("ord_1:a:do:page-1".into(), json!(null)), (0, 0)));
     assert_eq!(beside(&bench.task).len(), 3);
@@ -266,20 +246,16 @@ fn a_pause_holds_the_next_page_back_and_a_cancel_ends_the_list() {
     bench.is("Pending a=Pending#1 b=Pending", "");
     assert_eq!(so_far(&bench), (1, 1));
     bench.at(100_000).on(&act(What::Resume)).is("Pending a=Pending#1 b=Pending", "wake");
-    let seen = bench.task.version;
-    bench.wake(seen).is("Processing a=Processing#2 b=Pending", "do a#2");
+    bench.woken().is("Processing a=Processing#2 b=Pending", "do a#2");
     // An agent that is paused gets no page either.
-    let paused = serde_json::from_value(json!({"by": "ann", "reason": "", "since": 0})).unwrap();
-    bench.agents.paused.insert("x".into(), paused);
+    bench.withhold("x");
     take(&mut bench, json!([2]), "c2");
     bench.is("Pending a=Pending#2 b=Pending", "");
     bench.agents.paused.clear();
-    let seen = bench.task.version;
-    bench.wake(seen).is("Processing a=Processing#3 b=Pending", "do a#3").cancel();
+    bench.woken().is("Processing a=Processing#3 b=Pending", "do a#3").cancel();
     take(&mut bench, json!([3]), "c3");
     assert_eq!(bench.task.phase, Phase::Undoing);
-    let seen = bench.task.version;
-    bench.at(120_000).wake(seen).is("Undone a=Undone#3 b=Pending", "notice Undone");
+    bench.at(120_000).woken().is("Undone a=Undone#3 b=Pending", "notice Undone");
 }
 
 #[test]
@@ -288,8 +264,7 @@ fn a_step_that_collects_can_be_skipped_or_marked_as_done() {
         (What::Skip { step: Some("a".into()) }, None),
         (What::MarkDone { step: Some("a".into()), output: json!([9]) }, Some(json!([9]))),
     ] {
-        let mut bench = bench(&PAGES.replace("${outputs.a}", "x"), json!({}));
-        bench.wake(0);
+        let mut bench = claimed(&PAGES.replace("${outputs.a}", "x"), json!({}));
         take(&mut bench, json!([1]), "c1");
         bench.failed("a").on(&act(what));
         assert!(step(&bench).is_settled(), "{}", bench.state());
@@ -323,15 +298,12 @@ fn a_definition_without_pages_takes_no_order_that_collects() {
 #[test]
 fn a_url_is_asked_with_a_cursor_in_its_query() {
     let steps = r#"a | after = []; http = { url = "https://shop.example/rows", method = "GET", query = { after = "${page.?cursor}", limit = "100" } }; pages = { items = "${answer.rows.map(r, r.id)}", next = "${answer.?next}" }"#;
-    let mut bench = bench(steps, json!({}));
-    bench.wake(0);
+    let mut bench = claimed(steps, json!({}));
     let url = |bench: &Bench| bench.request("a").over_http().unwrap().url.text().to_owned();
     assert_eq!(url(&bench), "https://shop.example/rows?limit=100");
-    let answer = bench.answer("a", done(json!({"items": [1, 2], "next": "a b"})));
-    bench.on(&answer);
+    bench.answered("a", done(json!({"items": [1, 2], "next": "a b"})));
     assert_eq!(url(&bench), "https://shop.example/rows?after=a%20b&limit=100");
-    let answer = bench.answer("a", done(json!({"items": [3]})));
-    bench.on(&answer).is("Processed a=Processed#2", "notice Completed");
+    bench.answered("a", done(json!({"items": [3]}))).is("Processed a=Processed#2", "notice Completed");
     assert_eq!(step(&bench).output, Some(json!([1, 2, 3])));
 }
 
@@ -399,7 +371,7 @@ async fn a_list_without_one_of_its_pages_is_no_list() {
     world.store.tables().outputs.retain(|(_, hash), _| *hash != second);
     world.restart();
     // No replica is as late as that.
-    world.now.store(400_000, Ordering::Relaxed);
+    world.at(400_000);
     world.on(world.reply("a", page(json!(["end"]), json!(null)))).await.unwrap();
     let task = world.task();
     assert_eq!((&task.steps[0].state, task.phase), (&State::Failed, Phase::Error));

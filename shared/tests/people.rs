@@ -5,7 +5,7 @@
 use crate::language::{bench, file};
 use crate::support::*;
 use serde_json::{Value, json};
-use shared::decision::{Act, Declined, Event, Kept, What};
+use shared::decision::{Declined, Event, Kept, What};
 use shared::step::{FailureKind, State};
 use shared::workflow::file::{Known, parse};
 
@@ -15,10 +15,6 @@ fn yes(by: &str, key: &str) -> Event {
 
 fn said(by: &str, key: &str, data: Value) -> Event {
     Event::Arrived { name: "approved".into(), key: key.into(), data, by: Some(by.into()) }
-}
-
-fn act(what: What) -> Event {
-    Event::Act(Act { what, by: "op".into(), reason: "r".into(), seen: None })
 }
 
 const TWO: &str = r#"
@@ -49,8 +45,7 @@ fn a_step_is_done_once_different_people_said_so() {
     bench.on(&yes("bob", "k1"));
     assert_eq!(bench.kept, Some(Kept::Repeated));
     bench.on(&yes("carl", "k1")).keeps(Kept::Declined(Declined::Late), "");
-    let seen = bench.task.version;
-    bench.wake(seen);
+    bench.woken();
     assert_eq!(bench.request("c").input, json!({"by": "bob"}));
 }
 
@@ -90,8 +85,7 @@ fn one_person_who_says_no_ends_the_wait() {
     bench.wake(0).done("a").on(&said("bob", "k2", json!({"answer": "no"})));
     bench.is("Pending a=Processed#1 b=Caught c=Pending", "wake");
     assert_eq!(bench.task.steps[1].failure.as_ref().unwrap().kind, FailureKind::Refused);
-    let seen = bench.task.version;
-    bench.wake(seen);
+    bench.woken();
     assert_eq!(bench.request("c").input, json!({"by": "no"}));
 }
 
@@ -194,8 +188,7 @@ b | after = ["a"]; event = "approved"; people = 2; timeout = "24h"; failed = "ev
         let mut bench = bench(steps, json!({}));
         bench.wake(0).done("a").on(&yes("ann", "k1"));
         end(&mut bench);
-        let seen = bench.task.version;
-        bench.at(DAY + 20_000).wake(seen);
+        bench.at(DAY + 20_000).woken();
         // Its `output` needs the second, who is missing.
         let all = json!({"all": [{"by": "ann", "data": {"answer": "yes"}}]});
         assert_eq!(bench.request("b").input, all);
@@ -203,15 +196,13 @@ b | after = ["a"]; event = "approved"; people = 2; timeout = "24h"; failed = "ev
     }
     let mut early = bench(steps, json!({}));
     early.wake(0).on(&yes("ann", "k1")).on(&yes("bob", "k1")).failed("a");
-    let seen = early.task.version;
-    early.at(20_000).wake(seen);
+    early.at(20_000).woken();
     assert_eq!(early.request("b").input, json!({"all": {"second": "bob"}}));
 
     // With nothing received there is nothing to undo.
     let mut none = bench(steps, json!({}));
     none.wake(0).done("a").on(&said("bob", "k2", json!({"answer": "no"})));
-    let seen = none.task.version;
-    none.at(20_000).wake(seen);
+    none.at(20_000).woken();
     assert_eq!(none.task.process_state(), shared::task::ProcessState::Undone);
     assert_eq!(none.task.steps[1].state, State::Failed);
 }
@@ -226,8 +217,7 @@ fn a_resubmitted_wait_knows_who_said_yes() {
     bench.on(&yes("ann", "k2"));
     assert_eq!(bench.kept, Some(Kept::Repeated));
     bench.on(&act(What::Resubmit { step: None, input: None }));
-    let seen = bench.task.version;
-    bench.wake(seen);
+    bench.woken();
     assert!(matches!(bench.task.steps[1].state, State::Waiting { .. }));
     bench.on(&yes("ann", "k3"));
     assert_eq!(bench.kept, Some(Kept::Repeated));

@@ -2,10 +2,10 @@
 //!
 //! Method: as in `transitions.rs`.
 
-use crate::language::bench;
+use crate::language::{bench, claimed};
 use crate::support::*;
 use serde_json::json;
-use shared::decision::{Act, Event, Kept, Refusal, What};
+use shared::decision::{Event, Kept, Refusal, What};
 use shared::message::{Effect, Outcome, Reply};
 use shared::step::State;
 
@@ -19,17 +19,12 @@ a | after = []; poll = { every = "5s", for = "1m", done = "answer.state == 'FINI
 b | after = ["a"]
 "#;
 
-fn act(what: What) -> Event {
-    Event::Act(Act { what, by: "ann".into(), reason: "r".into(), seen: None })
-}
-
-fn not_yet(bench: &Bench) -> Event {
-    bench.answer("a", Outcome::NotYet { why: "answer.state is 'RUNNING'".into() })
+fn not_yet() -> Outcome {
+    Outcome::NotYet { why: "answer.state is 'RUNNING'".into() }
 }
 
 fn looked(bench: &Bench) -> Event {
-    let Event::Reply(reply) = bench.answer("a", done(json!({"state": "FINISHED"}))) else { unreachable!() };
-    Event::Reply(Reply { looked: true, ..reply })
+    Event::Reply(Reply { looked: true, ..bench.told("a", done(json!({"state": "FINISHED"}))) })
 }
 
 fn delay(bench: &Bench) -> u64 {
@@ -43,7 +38,7 @@ fn a_look_is_claimed_ahead_in_the_save_of_the_last_one() {
     bench.wake(0).is("Processing a=Processing#1 b=Pending", "do a#1");
     let entries = bench.task.log.len();
     for look in 1..=10 {
-        let answer = not_yet(&bench);
+        let answer = bench.answer("a", not_yet());
         bench.on(&answer).is(&format!("Processing a=Processing#{} b=Pending", look + 1), &format!("do a#{}", look + 1));
         assert_eq!((delay(&bench), bench.request("a").look.is_some()), (5_000, true));
         // A message that comes again sends the same look, held back for what is left.
@@ -59,77 +54,65 @@ fn a_look_is_claimed_ahead_in_the_save_of_the_last_one() {
 
 #[test]
 fn an_answer_that_was_not_held_against_the_conditions_is_not_done() {
-    let mut bench = bench(LOOKS, json!({}));
-    bench.wake(0);
-    let old = bench.answer("a", done(json!({"state": "RUNNING"})));
-    bench.on(&old).is("Processing a=Processing#2 b=Pending", "do a#2");
+    let mut bench = claimed(LOOKS, json!({}));
+    bench.answered("a", done(json!({"state": "RUNNING"}))).is("Processing a=Processing#2 b=Pending", "do a#2");
 }
 
 // A call that may change something is claimed when it is due, so that an undo knows of it.
 #[test]
 fn a_look_that_may_change_something_is_claimed_when_it_is_due() {
-    let mut bench = bench(ASKS, json!({}));
-    bench.wake(0);
+    let mut bench = claimed(ASKS, json!({}));
     let answer = bench.answer("a", done(json!({"state": "RUNNING"})));
     bench.at(1_000).on(&answer).is("Pending a=Pending+5000#1 b=Pending", "wake+5000");
-    let seen = bench.task.version;
-    bench.at(6_000).wake(seen).is("Processing a=Processing#2 b=Pending", "do a#2");
+    bench.at(6_000).woken().is("Processing a=Processing#2 b=Pending", "do a#2");
     assert_eq!((bench.task.forward_by, delay(&bench)), (Some(at(16_000)), 0));
     // A field that is not there, or is null, is not there yet.
     for answer in [json!({}), json!(null), json!({"state": null}), json!([])] {
-        let answer = bench.answer("a", done(answer));
-        bench.on(&answer);
+        bench.answered("a", done(answer));
         assert!(matches!(bench.task.steps[0].state, State::Pending { not_before: Some(_) }));
-        let (now, seen) = (bench.now + 5_000, bench.task.version);
-        bench.at(now).wake(seen);
+        bench.at(bench.now + 5_000).woken();
     }
-    let answer = bench.answer("a", done(json!({"state": "FINISHED"})));
-    bench.on(&answer).is("Processing a=Processed#6 b=Processing#1", "do b#1, notice StepCompleted");
+    bench.answered("a", done(json!({"state": "FINISHED"})));
+    bench.is("Processing a=Processed#6 b=Processing#1", "do b#1, notice StepCompleted");
     assert_eq!(bench.task.steps[0].output, Some(json!({"state": "FINISHED"})));
 }
 
 #[test]
 fn failed_is_asked_first_and_is_a_refusal() {
-    let mut bench = bench(ASKS, json!({}));
-    bench.wake(0);
+    let mut bench = claimed(ASKS, json!({}));
     let answer = bench.answer("a", done(json!({"state": "ABORTED"})));
     bench.on(&answer).is("Undoing a=Failed#1 b=Pending", "wake+11000, notice Failed");
     let reason = bench.task.reason.clone().unwrap();
     assert!(reason.contains("`answer.state == 'ABORTED'` is true: answer.state is \"ABORTED\""), "{reason}");
     let caught = "a | after = []; poll = { every = \"5s\", for = \"1m\", done = \"answer.ok\", failed = \"!answer.ok\" }; catch = \"error.kind == 'refused' && error.answer.code == 7\"";
-    let mut bench = self::bench(caught, json!({}));
-    bench.wake(0);
-    let answer = bench.answer("a", done(json!({"ok": false, "code": 7})));
-    bench.on(&answer).is("Processed a=Caught#1", "notice Completed");
+    let mut bench = claimed(caught, json!({}));
+    bench.answered("a", done(json!({"ok": false, "code": 7}))).is("Processed a=Caught#1", "notice Completed");
 }
 
 // The ladder counts neither silence nor 503 of a look; only `for` ends them.
 #[test]
 fn looks_without_an_answer_end_with_the_time_of_the_poll() {
     for steps in [LOOKS, ASKS] {
-        let mut bench = bench(steps, json!({}));
-        bench.wake(0);
+        let mut bench = claimed(steps, json!({}));
         let mut looks = 1;
         while bench.task.steps[0].state != State::Failed {
             match looks % 3 {
                 0 => {
-                    let answer = bench.answer("a", unavailable(None));
-                    bench.on(&answer);
+                    bench.answered("a", unavailable(None));
                 }
                 1 => {
                     let answer = bench.answer("a", deferred(2_000));
                     bench.on(&answer);
                 }
                 _ => {
-                    let by = bench.task.complete_by().unwrap().as_millisecond() - at(0).as_millisecond();
+                    let by = ms(bench.task.complete_by().unwrap());
                     bench.at(by + 1_000).supervise();
                     assert_eq!(bench.expired, 1);
                 }
             }
             assert_eq!((bench.task.steps[0].failures, bench.task.log.len() <= 3), (0, true), "{}", bench.state());
             if let State::Pending { not_before: Some(from) } = bench.task.steps[0].state {
-                let seen = bench.task.version;
-                bench.at(from.as_millisecond() - at(0).as_millisecond()).wake(seen);
+                bench.at(ms(from)).woken();
             } else if let State::Processing { .. } = bench.task.steps[0].state {
                 let wait = i64::try_from(delay(&bench)).unwrap();
                 bench.at(bench.now + wait);
@@ -143,20 +126,16 @@ fn looks_without_an_answer_end_with_the_time_of_the_poll() {
         assert!(reason.contains("not done within 1m"), "{reason}");
     }
     let caught = "a | after = []; poll = { every = \"5s\", for = \"6s\", done = \"answer.ok\" }; catch = \"error.kind == 'timeout'\"";
-    let mut bench = bench(caught, json!({}));
-    bench.wake(0);
-    let answer = bench.answer("a", done(json!({})));
-    bench.at(2_000).on(&answer).is("Processed a=Caught#1", "notice Completed");
+    let mut bench = claimed(caught, json!({}));
+    bench.at(2_000).answered("a", done(json!({}))).is("Processed a=Caught#1", "notice Completed");
 }
 
 #[test]
 fn a_condition_without_a_value_is_a_mistake_that_is_never_caught() {
     let steps =
         "a | after = []; poll = { every = \"5s\", for = \"1m\", done = \"answer.count > 3\" }; catch = \"true\"";
-    let mut bench = bench(steps, json!({}));
-    bench.wake(0);
-    let answer = bench.answer("a", done(json!({"count": "many"})));
-    bench.on(&answer);
+    let mut bench = claimed(steps, json!({}));
+    bench.answered("a", done(json!({"count": "many"})));
     assert_eq!(bench.task.steps[0].state, State::Failed);
     let reason = bench.task.reason.clone().unwrap();
     assert!(reason.contains("`done` of `poll`: `answer.count > 3`"), "{reason}");
@@ -164,15 +143,11 @@ fn a_condition_without_a_value_is_a_mistake_that_is_never_caught() {
 
 #[test]
 fn an_agent_may_say_not_yet_only_of_a_step_that_polls() {
-    let mut bench = bench("a | after = []", json!({}));
-    bench.wake(0);
-    let answer = not_yet(&bench);
-    bench.on(&answer);
+    let mut bench = claimed("a | after = []", json!({}));
+    bench.answered("a", not_yet());
     assert_eq!(bench.task.steps[0].state, State::Failed);
-    let mut bench = self::bench(ASKS, json!({}));
-    bench.wake(0);
-    let answer = not_yet(&bench);
-    bench.on(&answer).is("Pending a=Pending+5000#1 b=Pending", "wake+5000");
+    let mut bench = claimed(ASKS, json!({}));
+    bench.answered("a", not_yet()).is("Pending a=Pending+5000#1 b=Pending", "wake+5000");
     assert_eq!(bench.task.steps[0].error.as_deref(), Some("answer.state is 'RUNNING'"));
 }
 
@@ -183,8 +158,7 @@ fn a_cancel_does_not_wait_for_a_look() {
         format!("z | after = []; undo = {{ agent = \"x\" }}{}", LOOKS.replace("a | after = []", "a | after = [\"z\"]"));
     let mut bench = bench(&steps, json!({}));
     bench.wake(0).at(2_000).done("z");
-    let answer = not_yet(&bench);
-    bench.at(11_500).on(&answer).cancel();
+    bench.at(11_500).answered("a", not_yet()).cancel();
     bench.is("Undoing z=Processed#1 a=Processing#2 b=Pending", "wake, notice Failed");
     let seen = bench.task.version;
     let late = looked(&bench);
@@ -196,41 +170,31 @@ fn a_cancel_does_not_wait_for_a_look() {
 fn a_pause_holds_looks_back_and_a_resumption_gives_the_poll_its_time_again() {
     let mut bench = bench(LOOKS, json!({}));
     bench.wake(0).on(&act(What::Pause));
-    let answer = not_yet(&bench);
-    bench.on(&answer).is("Pending a=Pending+5000#1 b=Pending", "");
+    bench.answered("a", not_yet()).is("Pending a=Pending+5000#1 b=Pending", "");
     bench.at(100_000).on(&act(What::Resume)).is("Pending a=Pending+-95000#1 b=Pending", "wake");
-    let seen = bench.task.version;
-    bench.wake(seen).is("Processing a=Processing#2 b=Pending", "do a#2");
+    bench.woken().is("Processing a=Processing#2 b=Pending", "do a#2");
     assert_eq!(bench.task.steps[0].poll_until, Some(at(160_000)));
     // An agent that is paused gets no look either.
-    let paused = serde_json::from_value(json!({"by": "ann", "reason": "", "since": 0})).unwrap();
-    bench.agents.paused.insert("http".into(), paused);
-    let answer = not_yet(&bench);
-    bench.on(&answer).is("Pending a=Pending+5000#2 b=Pending", "");
+    bench.withhold("http");
+    bench.answered("a", not_yet()).is("Pending a=Pending+5000#2 b=Pending", "");
 }
 
 #[test]
 fn a_resubmitted_poll_gets_its_time_again() {
     let steps = "a | after = []; poll = { every = \"5s\", for = \"6s\", done = \"answer.ok\" }; on_failure = \"error\"";
-    let mut bench = bench(steps, json!({}));
-    bench.wake(0);
-    let answer = bench.answer("a", done(json!({})));
-    bench.at(2_000).on(&answer).is("Error a=Failed#1", "notice AttentionNeeded, alert");
+    let mut bench = claimed(steps, json!({}));
+    bench.at(2_000).answered("a", done(json!({}))).is("Error a=Failed#1", "notice AttentionNeeded, alert");
     bench.at(60_000).resubmit();
-    let seen = bench.task.version;
-    bench.wake(seen);
+    bench.woken();
     assert_eq!(bench.task.steps[0].poll_until, Some(at(66_000)));
-    let answer = bench.answer("a", done(json!({"ok": true})));
-    bench.on(&answer).is("Processed a=Processed#2", "notice Completed");
+    bench.answered("a", done(json!({"ok": true}))).is("Processed a=Processed#2", "notice Completed");
 }
 
 // Most of the time a step that polls has a look ahead of it, and a person need not wait for that.
 #[test]
 fn a_step_that_polls_can_be_skipped_by_its_name() {
-    let mut bench = bench(LOOKS, json!({}));
-    bench.wake(0);
-    let answer = not_yet(&bench);
-    bench.on(&answer).on(&act(What::Skip { step: None }));
+    let mut bench = claimed(LOOKS, json!({}));
+    bench.answered("a", not_yet()).on(&act(What::Skip { step: None }));
     assert_eq!(bench.kept, Some(Kept::Refused(Refusal::UnnamedWait)));
     bench.on(&act(What::Skip { step: Some("a".into()) })).is("Pending a=Skipped#2 b=Pending", "wake");
     let late = looked(&bench);
@@ -240,15 +204,12 @@ fn a_step_that_polls_can_be_skipped_by_its_name() {
 // A wait that a service asks for, or an open breaker, moves the next look.
 #[test]
 fn the_next_look_keeps_to_what_the_service_asks_for() {
-    let mut bench = bench(LOOKS, json!({}));
-    bench.wake(0);
-    let answer = bench.answer("a", unavailable(Some(20_000)));
-    bench.on(&answer);
+    let mut bench = claimed(LOOKS, json!({}));
+    bench.answered("a", unavailable(Some(20_000)));
     assert_eq!(delay(&bench), 20_000);
     assert!(!bench.effects.iter().any(|effect| matches!(effect, Effect::Wake(..))));
     // It ends no poll: the last look is made before its time is over.
-    let answer = bench.answer("a", unavailable(Some(3_600_000)));
-    bench.on(&answer);
+    bench.answered("a", unavailable(Some(3_600_000)));
     assert_eq!((delay(&bench), bench.task.steps[0].state == State::Failed), (59_999, false));
     assert_eq!(bench.task.steps[0].failure, None);
 }

@@ -1,23 +1,18 @@
 //! Goal: requests go to the first healthy pool, whatever happens to the pools, and what is learned about them is right.
 //! Method: tables of health and news, and of pools and failures; then whole attempts of tasks on the bench.
 
-use crate::support::{Bench, at, done, failed, secs};
+use crate::support::{Bench, act, at, done, secs};
 use jiff::SignedDuration;
-use shared::decision::{Act, Event, What};
-use shared::message::Outcome;
+use serde_json::json;
+use shared::decision::{Event, What};
+use shared::message::{Outcome, Reply};
 use shared::pools::{Health, LEFT_FOR, LONGEST, Layout, MISSES, News, Pools, SHORTEST};
 use shared::task::Priority;
 
 /// One step that may fail often, with an undo.
-const PATIENT: &str = r#"
-name = "patient"
-[[step]]
-name = "a"
-agent = "x"
-timeout = "10s"
-retry = { max = 9, backoff = ["1s"] }
-undo = { agent = "x" }
-"#;
+fn patient() -> Bench {
+    crate::language::bench("a | retry = { max = 9, backoff = [\"1s\"] }; undo = { agent = \"x\" }", json!({}))
+}
 
 fn ms(ms: i64) -> SignedDuration {
     SignedDuration::from_millis(ms)
@@ -94,7 +89,7 @@ fn layout() -> Layout {
 
 /// A bench whose agent has three pools; `held` are avoided for this many seconds.
 fn bench(held: [i64; 3]) -> Bench {
-    let mut bench = Bench::new(PATIENT);
+    let mut bench = patient();
     bench.pools = Pools::new(&layout());
     for (n, pool) in ["x", "x-b", "x-c"].into_iter().enumerate().filter(|(n, _)| held[*n] > 0) {
         bench.pools = hold(bench.pools, pool, held[n], u32::try_from(n).unwrap());
@@ -104,13 +99,13 @@ fn bench(held: [i64; 3]) -> Bench {
 
 /// The same pools after a task whose step failed `failures` times was held back in `pool` for `s` seconds.
 fn hold(pools: Pools, pool: &str, s: i64, failures: u32) -> Pools {
-    let mut one = Bench::new(PATIENT);
+    let mut one = patient();
     one.pools = pools;
     one.task.steps[0].failures = failures;
     one.wake(0);
     assert_eq!(one.request("a").pool.as_deref().unwrap_or("x"), pool);
     let deferred = Outcome::Deferred { error: "open".into(), retry_after_ms: u64::try_from(s).unwrap() * 1000 };
-    one.on(&one.answer("a", deferred));
+    one.answered("a", deferred);
     one.pools
 }
 
@@ -145,13 +140,12 @@ fn a_request_goes_to_the_first_pool_that_is_well() {
 fn after_silence_the_next_attempt_goes_to_the_next_pool() {
     let mut bench = bench([0; 3]);
     for (attempt, pool) in [(1, "x"), (2, "x-b"), (3, "x-c"), (4, "x")] {
-        bench.wake(bench.task.version);
+        bench.woken();
         let request = bench.request("a").clone();
         assert_eq!((request.attempt, request.pool.as_deref().unwrap_or("x")), (attempt, pool));
         assert_eq!((request.agent.as_str(), request.idempotency_key.as_str()), ("x", "ord_1:a:do"));
         assert_eq!(bench.task.steps[0].pool.as_deref().unwrap_or("x"), pool);
-        bench.now += 11_000;
-        bench.supervise_as(1);
+        bench.at(bench.now + 11_000).supervise();
         bench.now += 1_000;
     }
     let history = shared::view::history(&bench.task, &bench.workflow);
@@ -173,14 +167,12 @@ fn a_repeated_request_goes_to_the_pool_it_was_claimed_for() {
 
 /// Lets one attempt of a new task run out in silence and claims the next one; where the first one went.
 fn miss(bench: &mut Bench) -> String {
-    let mut one = Bench::new(PATIENT);
+    let mut one = patient();
     (one.now, one.pools) = (bench.now, std::mem::take(&mut bench.pools));
     one.wake(0);
     let pool = one.request("a").pool.clone().unwrap_or("x".into());
-    one.now += 11_000;
-    one.supervise_as(1);
-    one.now += 1_000;
-    one.wake(one.task.version);
+    one.at(one.now + 11_000).supervise();
+    one.at(one.now + 1_000).woken();
     assert_ne!(one.request("a").pool.as_deref().unwrap_or("x"), pool);
     bench.pools = one.pools;
     pool
@@ -205,7 +197,7 @@ fn silence_in_a_row_marks_a_pool_until_a_probe_is_answered() {
     let until = bench.now + 12_000 + 10_000;
     assert_eq!(bench.pools.health("x", "x"), Some(left(until, LEFT_FOR)));
     for (now, pool) in [(until - 1, Some("x-b")), (until, None), (until + 1, Some("x-b"))] {
-        let mut one = Bench::new(PATIENT);
+        let mut one = patient();
         (one.now, one.pools) = (now, bench.pools.clone());
         one.wake(0);
         assert_eq!(one.request("a").pool.as_deref(), pool, "at {now}");
@@ -214,7 +206,7 @@ fn silence_in_a_row_marks_a_pool_until_a_probe_is_answered() {
             assert_eq!(one.pools.health("x", "x"), Some(probed(until + 10_000, LEFT_FOR)));
         }
     }
-    let mut probe = Bench::new(PATIENT);
+    let mut probe = patient();
     (probe.now, probe.pools) = (until + 10_000, bench.pools.clone());
     probe.wake(0).done("a");
     assert_eq!(probe.pools.health("x", "x"), Some(well(0)));
@@ -226,20 +218,19 @@ fn spent_retries_count_as_a_miss_and_a_refusal_as_an_answer() {
     let mut bench = bench([0; 3]);
     bench.wake(0);
     let unavailable = Outcome::Unavailable { error: "503".into(), retry_after_ms: None };
-    bench.on(&bench.answer("a", unavailable));
+    bench.answered("a", unavailable);
     assert_eq!(bench.pools.health("x", "x"), Some(well(1)));
     bench.now += 1_000;
     bench.wake(0);
     assert_eq!(bench.request("a").pool.as_deref(), Some("x-b"));
     // It was settled by a reply: the claim after it counts nothing.
     assert_eq!(bench.pools.health("x", "x"), Some(well(1)));
-    bench.on(&bench.answer("a", failed()));
+    bench.failed("a");
     assert_eq!(bench.pools.health("x", "x-b"), Some(well(0)));
 }
 
 fn queued(bench: &Bench, queued_ms: u64) -> Event {
-    let Event::Reply(reply) = bench.answer("a", done(serde_json::json!(null))) else { unreachable!() };
-    Event::Reply(shared::message::Reply { queued_ms: Some(queued_ms), ..reply })
+    Event::Reply(Reply { queued_ms: Some(queued_ms), ..bench.told("a", done(json!(null))) })
 }
 
 // J3: a pool whose queue is too old is left for as long as the request waited, but not for what may wait.
@@ -264,15 +255,10 @@ fn an_old_queue_sends_the_next_requests_elsewhere() {
 fn an_undo_goes_by_its_own_failures() {
     let mut bench = bench([0; 3]);
     bench.wake(0);
-    bench.now += 11_000;
-    bench.supervise_as(1);
-    bench.now += 1_000;
-    bench.wake(0);
+    bench.at(11_000).supervise().at(12_000).wake(0);
     assert_eq!(bench.request("a").pool.as_deref(), Some("x-b"));
     bench.cancel();
-    bench.now += 12_000;
-    bench.supervise_as(1);
-    bench.wake(bench.task.version);
+    bench.at(24_000).supervise().woken();
     assert_eq!(bench.request("a").direction, shared::step::Direction::Undo);
     assert_eq!(bench.request("a").pool, None);
 }
@@ -307,7 +293,7 @@ fn a_step_that_was_claimed_before_does_not_count_as_a_probe_again() {
     let mut bench = bench([0; 3]);
     bench.wake(0);
     bench.pools = hold(Pools::new(&layout()), "x", 5, 0);
-    bench.at(6_000).on(&Event::Act(Act { what: What::Pause, by: "ann".into(), reason: "a look".into(), seen: None }));
+    bench.at(6_000).on(&act(What::Pause));
     assert!(bench.kept.is_none());
     assert_eq!(bench.pools.health("x", "x"), Some(left(5_000, secs(5))));
 }

@@ -2,10 +2,10 @@
 //!
 //! Method: as in `transitions.rs`. // L3
 
-use crate::language::{bench, file};
+use crate::language::{bench, claimed, file};
 use crate::support::*;
 use serde_json::json;
-use shared::decision::{Act, Event, Kept, What};
+use shared::decision::{Event, Kept, What};
 use shared::message::{Outcome, Reply};
 use shared::step::State;
 use shared::task::Task;
@@ -25,28 +25,19 @@ fn waiting() -> Bench {
     bench
 }
 
-fn due(bench: &Bench) -> i64 {
-    bench.task.due.unwrap().as_millisecond() - at(0).as_millisecond()
-}
-
 fn event() -> Event {
     Event::Arrived { name: "approved".into(), key: "k".into(), data: json!({}), by: None }
-}
-
-fn act(what: What) -> Event {
-    Event::Act(Act { what, by: "op".into(), reason: "r".into(), seen: None })
 }
 
 /// Brings the order to `hours` after its beginning as the system would: a sweep that looks ahead, and its Wake.
 fn later(bench: &mut Bench, hours: i64) {
     bench.at(hours * HOUR - 60_000).supervise();
-    let seen = bench.task.version;
-    bench.at(hours * HOUR).wake(seen);
+    bench.at(hours * HOUR).woken();
 }
 
 fn reminded(task: &Task) -> (u32, Option<u64>) {
     let reminded = task.steps[1].reminded.as_ref().unwrap();
-    (reminded.sent, reminded.next.map(|next| (next.as_millisecond() - at(0).as_millisecond()) as u64))
+    (reminded.sent, reminded.next.map(|next| ms(next) as u64))
 }
 
 // Rule 10: counted before it is sent, under a key of its own; no attempt, and no deadline moves.
@@ -55,7 +46,7 @@ fn a_reminder_is_a_request_that_changes_nothing_else() {
     let mut bench = waiting();
     let before = bench.task.clone();
     // A sweep looks ahead, as after every long wait.
-    assert_eq!(due(&bench), 8 * HOUR - 120_000);
+    assert_eq!(bench.due(), 8 * HOUR - 120_000);
     later(&mut bench, 8);
     let request = bench.request("b");
     assert_eq!((request.agent.as_str(), request.attempt, request.reminder), ("y", 0, Some(1)));
@@ -65,7 +56,7 @@ fn a_reminder_is_a_request_that_changes_nothing_else() {
     assert_eq!(reminded(&bench.task), (1, Some(16 * HOUR as u64)));
     assert_eq!((bench.task.steps[1].attempt, bench.task.forward_by), (0, before.forward_by));
     assert_eq!(bench.task.steps[1].state, before.steps[1].state);
-    assert_eq!(due(&bench), 16 * HOUR - 120_000);
+    assert_eq!(bench.due(), 16 * HOUR - 120_000);
     // No reply counts, of whatever kind.
     for outcome in [Outcome::Done { output: json!({}) }, Outcome::Failed { error: "no such address".into() }] {
         let reply = Reply::new(bench.task.id.clone(), "b", 0, outcome);
@@ -75,7 +66,7 @@ fn a_reminder_is_a_request_that_changes_nothing_else() {
     assert_eq!(bench.request("b").reminder, Some(2));
     assert_eq!(reminded(&bench.task), (2, None));
     // The last one: from now on only the deadline of the event is due.
-    assert_eq!(due(&bench), 24 * HOUR + 1000);
+    assert_eq!(bench.due(), 24 * HOUR + 1000);
     let log: Vec<_> = bench.task.log.iter().filter_map(|entry| entry.4.clone()).collect();
     assert_eq!(log.last().unwrap(), "2 of 2", "one entry for all reminders");
     bench.on(&event()).is("Pending a=Processed#1 b=Processed c=Pending", "wake");
@@ -100,10 +91,8 @@ fn short_intervals_have_their_messages() {
     let steps = r#"b | event = "approved"; timeout = "10m"; remind = { every = "4m", agent = "y" }"#;
     let mut bench = bench(steps, json!({}));
     bench.wake(0).is("Pending b=Waiting+600000", "wake+240000");
-    let seen = bench.task.version;
-    bench.at(240_000).wake(seen).is("Pending b=Waiting+360000", "remind b#1, wake+240000");
-    let seen = bench.task.version;
-    bench.at(480_000).wake(seen);
+    bench.at(240_000).woken().is("Pending b=Waiting+360000", "remind b#1, wake+240000");
+    bench.at(480_000).woken();
     // The third would come after the timeout.
     bench.is("Pending b=Waiting+120000", "remind b#2");
 }
@@ -114,15 +103,13 @@ fn reminders_sleep_while_the_order_does_not_go_forward() {
     let mut paused = waiting();
     paused.on(&act(What::Pause)).at(20 * HOUR).wake(1).keeps(Kept::NothingReady, "");
     paused.on(&act(What::Resume));
-    let seen = paused.task.version;
     // One, and not one for each interval.
-    paused.wake(seen);
+    paused.woken();
     assert_eq!(reminded(&paused.task), (1, Some(28 * HOUR as u64)));
 
     let mut cancelled = waiting();
     cancelled.cancel();
-    let seen = cancelled.task.version;
-    cancelled.at(8 * HOUR).wake(seen);
+    cancelled.at(8 * HOUR).woken();
     cancelled.is("Undoing a=UndoProcessing#2 b=Pending c=Pending", "undo a#2");
 }
 
@@ -133,13 +120,11 @@ fn only_a_message_that_comes_again_reminds() {
 b | after = []; event = "approved"; timeout = "24h"; remind = { every = "8h", agent = "y" }
 c | after = []; event = "paid"; timeout = "24h"
 "#;
-    let mut bench = bench(steps, json!({}));
-    bench.wake(0);
+    let mut bench = claimed(steps, json!({}));
     let paid = Event::Arrived { name: "paid".into(), key: "k".into(), data: json!({}), by: None };
     bench.at(8 * HOUR).on(&paid);
     bench.is(&format!("Pending b=Waiting+{} c=Processed", 16 * HOUR), "wake");
-    let seen = bench.task.version;
-    bench.wake(seen);
+    bench.woken();
     assert_eq!(bench.request("b").reminder, Some(1));
 }
 
@@ -165,12 +150,10 @@ fn a_resubmitted_wait_has_all_its_reminders_again() {
     bench.at(24 * HOUR + 1000).supervise();
     assert_eq!(bench.task.steps[1].state, State::Failed);
     bench.on(&act(What::Resubmit { step: None, input: None }));
-    let seen = bench.task.version;
-    bench.wake(seen);
+    bench.woken();
     let next = bench.task.steps[1].reminded.as_ref().unwrap().clone();
     assert_eq!((next.sent, next.last), (1, 3));
-    let seen = bench.task.version;
-    bench.at(33 * HOUR).wake(seen);
+    bench.at(33 * HOUR).woken();
     assert_eq!(bench.request("b").idempotency_key, format!("{}:b:remind:2", bench.task.id));
 }
 
@@ -219,8 +202,8 @@ fn a_service_that_reports_later_is_reminded() {
     bench.wake(0).done("a");
     let call = bench.request("b").clone();
     assert_eq!((bench.task.steps[1].reminded.clone(), bench.task.steps[1].alert_at), (None, None));
-    let accepted = bench.answer("b", Outcome::Accepted { output: json!({}) });
-    bench.at(1000).on(&accepted).is(&format!("Pending a=Processed#1 b=Waiting+{}#1", 24 * HOUR), "");
+    bench.at(1000).answered("b", Outcome::Accepted { output: json!({}) });
+    bench.is(&format!("Pending a=Processed#1 b=Waiting+{}#1", 24 * HOUR), "");
     bench.at(8 * HOUR).supervise();
     let (seen, forward_by) = (bench.task.version, bench.task.forward_by);
     bench.at(8 * HOUR + 1000).wake(seen);
@@ -238,10 +221,8 @@ fn a_service_that_reports_later_is_reminded() {
     bench.at(24 * HOUR + 2000).supervise();
     assert!(matches!(bench.task.steps[1].state, State::Pending { .. }));
     assert_eq!(bench.task.steps[1].reminds_at(), None);
-    let seen = bench.task.version;
-    bench.at(24 * HOUR + 3000).wake(seen);
-    let accepted = bench.answer("b", Outcome::Accepted { output: json!({}) });
-    bench.on(&accepted);
+    bench.at(24 * HOUR + 3000).woken();
+    bench.answered("b", Outcome::Accepted { output: json!({}) });
     assert_eq!(reminded(&bench.task), (1, Some(32 * HOUR as u64 + 3000)));
     assert_eq!(bench.task.steps[1].alert_at, Some(at(36 * HOUR + 3000)));
 }
@@ -262,11 +243,9 @@ fn work_that_is_polled_is_reminded_of() {
         for minute in [0, 5, 10] {
             bench.at(minute * MINUTE);
             if matches!(bench.task.steps[0].state, State::Pending { .. }) {
-                let seen = bench.task.version;
-                bench.wake(seen);
+                bench.woken();
             }
-            let answer = bench.answer("b", Outcome::NotYet { why: "running".into() });
-            bench.on(&answer);
+            bench.answered("b", Outcome::NotYet { why: "running".into() });
             assert_eq!((reminder(&bench).sent, reminder(&bench).next), (0, Some(at(12 * MINUTE))));
         }
         let before = bench.task.steps[0].clone();
@@ -276,7 +255,7 @@ fn work_that_is_polled_is_reminded_of() {
         let now = &bench.task.steps[0];
         assert_eq!((&now.state, now.attempt, now.poll_until), (&before.state, before.attempt, before.poll_until));
         // Its wake, or the sweep after it, brings the next one.
-        assert!(due(&bench) <= 24 * MINUTE + 10_000, "{}", due(&bench));
+        assert!(bench.due() <= 24 * MINUTE + 10_000, "{}", bench.due());
         bench.at(30 * MINUTE + 1000).supervise();
         let reason = bench.task.alert.as_ref().map(|alert| alert.reason.clone());
         assert_eq!(reason, Some(format!("`b` polls since {}; half of the allowed 1h has passed", at(0))));
@@ -288,11 +267,10 @@ fn work_that_is_polled_is_reminded_of() {
 // A poll that has ended reminds nobody.
 #[test]
 fn a_poll_that_is_done_reminds_nobody() {
-    let mut bench = bench(JOB, json!({}));
-    bench.wake(0);
+    let mut bench = claimed(JOB, json!({}));
     let seen = bench.task.version;
-    let Event::Reply(reply) = bench.answer("b", done(json!({"ok": true}))) else { unreachable!("it is a reply") };
-    bench.on(&Event::Reply(Reply { looked: true, ..reply })).is("Processed b=Processed#1", "notice Completed");
+    let looked = Event::Reply(Reply { looked: true, ..bench.told("b", done(json!({"ok": true}))) });
+    bench.on(&looked).is("Processed b=Processed#1", "notice Completed");
     bench.at(12 * MINUTE).wake(seen).keeps(Kept::NothingReady, "notice Completed");
     bench.at(31 * MINUTE).supervise();
     assert!(bench.task.alert.is_none());
@@ -309,7 +287,7 @@ c | after = ["a"]; retry = { max = 9, backoff = ["1h"] }
 fn operators_are_told_of_a_wait_that_is_half_over() {
     let mut bench = bench(ALARM, json!({}));
     bench.wake(0).done("a").done("c").at(11_000).supervise();
-    assert_eq!(due(&bench), 12 * HOUR + 1000);
+    assert_eq!(bench.due(), 12 * HOUR + 1000);
     bench.at(12 * HOUR).supervise().keeps(Kept::NothingReady, "");
     bench.at(12 * HOUR + 1000).supervise();
     bench.is(&format!("Pending a=Processed#1 b=Waiting+{} c=Processed#1", 12 * HOUR - 1000), "alert");
@@ -323,7 +301,7 @@ fn operators_are_told_of_a_wait_that_is_half_over() {
     bench.on(&Event::AlertSent { version });
     assert!(bench.task.alert.is_none());
     bench.at(13 * HOUR).supervise();
-    assert_eq!(due(&bench), 24 * HOUR + 1000);
+    assert_eq!(bench.due(), 24 * HOUR + 1000);
     bench.at(24 * HOUR + 1000).supervise();
     assert_eq!(bench.task.steps[1].state, State::Failed);
 }
@@ -361,15 +339,12 @@ fn the_input_that_an_operator_gave_a_step_is_none_of_its_reminders() {
     bench.task.secret = Some("s".into());
     bench.wake(0).done("a").failed("b");
     bench.on(&act(What::Resubmit { step: None, input: Some(json!({"n": 2})) }));
-    let seen = bench.task.version;
-    bench.wake(seen);
+    bench.woken();
     let call = bench.request("b").clone();
     assert_eq!(call.input, json!({"n": 2}));
-    let accepted = bench.answer("b", Outcome::Accepted { output: json!({}) });
-    bench.on(&accepted);
+    bench.answered("b", Outcome::Accepted { output: json!({}) });
     bench.at(8 * HOUR).supervise();
-    let seen = bench.task.version;
-    bench.at(8 * HOUR + 1000).wake(seen);
+    bench.at(8 * HOUR + 1000).woken();
     assert_eq!(bench.request("b").input, json!({"at": call.callback}));
 }
 
@@ -378,11 +353,10 @@ fn the_input_that_an_operator_gave_a_step_is_none_of_its_reminders() {
 fn a_reminder_whose_agent_is_paused_gives_way_to_what_is_due() {
     let mut bench = waiting();
     bench.at(8 * HOUR - 60_000).supervise();
-    let paused = serde_json::from_value(json!({"by": "ann", "reason": "", "since": 0})).unwrap();
-    bench.agents.paused.insert("y".into(), paused);
+    bench.withhold("y");
     bench.at(8 * HOUR + 60_000).supervise();
-    assert!(due(&bench) > bench.now, "{} {}", due(&bench), bench.now);
+    assert!(bench.due() > bench.now, "{} {}", bench.due(), bench.now);
     assert_eq!(bench.effects(), "");
     // Its wait still ends in time.
-    assert!(due(&bench) <= 24 * HOUR + 1000);
+    assert!(bench.due() <= 24 * HOUR + 1000);
 }

@@ -1,11 +1,7 @@
 //! The rungs of the retry ladder.
 
+use crate::support::secs;
 use shared::retry::*;
-use shared::time::SignedDuration;
-
-fn secs(s: i64) -> SignedDuration {
-    SignedDuration::from_secs(s)
-}
 
 // D6: the boundary is exact.
 #[test]

@@ -1,14 +1,11 @@
 //! When an agent is strained, and how its back-off is stretched, as tables.
 
+use crate::support::secs;
 use shared::strain::*;
 use shared::time::{SignedDuration, Timestamp};
 
 fn at(s: i64) -> Timestamp {
     Timestamp::from_second(s).unwrap()
-}
-
-fn secs(s: i64) -> SignedDuration {
-    SignedDuration::from_secs(s)
 }
 
 fn strain(last: i64, stretch: u32) -> Strain {

@@ -4,8 +4,8 @@
 
 use crate::support::*;
 use serde_json::json;
-use shared::control::{Agents, Pause};
-use shared::decision::{Act, Event, Kept, Refusal, Turn, What};
+use shared::control::Agents;
+use shared::decision::{Event, Kept, Refusal, What};
 use shared::message::{Effect, MAX_DELAY, MAX_HOPS, NoticeKind};
 use shared::step::Direction;
 use shared::strain::Strain;
@@ -27,8 +27,7 @@ fn a_new_task_is_pending_unlocked_and_without_failures() {
 #[test]
 fn a_task_keeps_its_times_shard_tenant_priority_failures_and_last_error() {
     let mut bench = Bench::claimed(ONE);
-    let event = bench.answer("a", unavailable(Some(7000)));
-    bench.on(&event);
+    bench.answered("a", unavailable(Some(7000)));
     let task = &bench.task;
     assert_eq!((task.created_at, task.updated_at, task.shard), (at(0), at(bench.now), 0));
     assert_eq!((task.tenant.as_str(), task.priority), ("acme", shared::task::Priority::Normal));
@@ -102,8 +101,7 @@ fn a_request_for_the_end_of_a_wide_workflow_is_made_in_no_time() {
         for side in ["l", "r"] {
             // No outputs: nothing marks a step as visited but a list of its own.
             let output = if layer == 0 { json!(side) } else { json!(null) };
-            let event = bench.answer(&format!("{side}{layer}"), done(output));
-            bench.on(&event);
+            bench.answered(&format!("{side}{layer}"), done(output));
             if layer == 23 && side == "r" {
                 assert_eq!(bench.request("l24").outputs.len(), 2);
             }
@@ -261,10 +259,6 @@ fn a_reply_that_gave_its_step_back_sends_the_wake_again() {
     bench.at(400).on(&reply).keeps(Kept::Repeated, "wake+600");
 }
 
-fn act(what: What) -> Event {
-    Event::Act(Act { what, by: "ann".into(), reason: "a look".into(), seen: None })
-}
-
 // F1, F3: a person may act before the order has begun. Nothing looks at version 0 again, so its notice is sent with the act
 // and with each repetition of it (simulation, seed 115).
 #[test]
@@ -276,8 +270,7 @@ fn an_act_before_the_first_wake_tells_that_the_order_was_received() {
     assert!(received(bench.on(&act(What::Pause))));
     bench.on(&act(What::Pause)).keeps(Kept::Repeated, "notice Received");
     assert!(received(bench.on(&act(What::Resume))));
-    let due = bench.task.due.unwrap().as_millisecond() - at(0).as_millisecond();
-    assert!(received(bench.at(due + 1000).supervise()), "{}", bench.effects());
+    assert!(received(bench.at(bench.due() + 1000).supervise()), "{}", bench.effects());
     bench.wake(0);
     assert!(!received(bench.on(&act(What::Pause))), "it has begun");
 
@@ -341,10 +334,8 @@ fn an_unavailable_reply_counts_as_a_failure_and_waits_as_long_as_the_remote_asks
         bench.on(&event).is(&format!("Pending a=Pending+{wait}#1f1"), &wake);
     }
     let mut bench = Bench::claimed(ONE);
-    let event = bench.answer("a", unavailable(None));
-    bench.on(&event).at(1000).wake(2);
-    let event = bench.answer("a", unavailable(None));
-    bench.on(&event).is("Undoing a=Failed#2f2", "wake+11000, notice Failed");
+    bench.answered("a", unavailable(None)).at(1000).wake(2);
+    bench.answered("a", unavailable(None)).is("Undoing a=Failed#2f2", "wake+11000, notice Failed");
 }
 
 // E4: while a breaker is open, work waits and no failure is counted.
@@ -352,11 +343,9 @@ fn an_unavailable_reply_counts_as_a_failure_and_waits_as_long_as_the_remote_asks
 fn a_deferred_reply_counts_no_failure_however_often_it_comes() {
     let mut bench = Bench::claimed(ONE);
     for n in 1..20 {
-        let event = bench.answer("a", deferred(3000));
-        bench.on(&event).is(&format!("Pending a=Pending+3000#{n}"), "wake+3000");
-        let (now, seen) = (bench.now + 3000, bench.task.version);
+        bench.answered("a", deferred(3000)).is(&format!("Pending a=Pending+3000#{n}"), "wake+3000");
         let next = n + 1;
-        bench.at(now).wake(seen).is(&format!("Processing a=Processing#{next}"), &format!("do a#{next}"));
+        bench.at(bench.now + 3000).woken().is(&format!("Processing a=Processing#{next}"), &format!("do a#{next}"));
     }
 }
 
@@ -365,8 +354,7 @@ fn a_deferred_reply_counts_no_failure_however_often_it_comes() {
 fn a_deferred_reply_waits_for_a_second_at_least() {
     for (wish, wait) in [(0, 1000), (999, 1000), (1001, 1001)] {
         let mut bench = Bench::claimed(ONE);
-        let event = bench.answer("a", deferred(wish));
-        bench.on(&event).is(&format!("Pending a=Pending+{wait}#1"), &format!("wake+{wait}"));
+        bench.answered("a", deferred(wish)).is(&format!("Pending a=Pending+{wait}#1"), &format!("wake+{wait}"));
     }
 }
 
@@ -383,14 +371,12 @@ fn the_back_off_of_a_strained_agent_is_stretched() {
     for (wish, wait) in [(None, 4000), (Some(3000), 4000), (Some(7000), 7000)] {
         let mut bench = Bench::claimed(ONE);
         bench.agents.strained.insert("x".into(), strained(0, 4));
-        let event = bench.answer("a", unavailable(wish));
-        bench.on(&event).is(&format!("Pending a=Pending+{wait}#1f1"), &format!("wake+{wait}"));
+        bench.answered("a", unavailable(wish)).is(&format!("Pending a=Pending+{wait}#1f1"), &format!("wake+{wait}"));
     }
     // An open breaker is no failure, and another agent's trouble or an episode that is over does not count.
     let mut bench = Bench::claimed(ONE);
     bench.agents.strained.insert("x".into(), strained(0, 4));
-    let event = bench.answer("a", deferred(3000));
-    bench.on(&event).is("Pending a=Pending+3000#1", "wake+3000");
+    bench.answered("a", deferred(3000)).is("Pending a=Pending+3000#1", "wake+3000");
     for (agent, since) in [("y", 0), ("x", -600_000)] {
         let mut bench = Bench::claimed(ONE);
         bench.agents.strained.insert(agent.into(), strained(since, 4));
@@ -408,18 +394,7 @@ fn the_back_off_of_an_undo_is_stretched() {
 }
 
 fn holders(bench: &Bench) -> Vec<&str> {
-    let turn = Turn {
-        workflow: &bench.workflow,
-        input: &bench.input,
-        now: at(bench.now),
-        instance: "v1",
-        skew: SKEW,
-        agents: &bench.agents,
-        pools: &bench.pools,
-        outputs: &bench.outputs,
-        public_url: "https://orders.example",
-    };
-    shared::supervisor::holders(&bench.task, &turn)
+    shared::supervisor::holders(&bench.task, &bench.turn("v1"))
 }
 
 // J1: an agent holds a task up from the moment its time has run out until the next attempt, in both directions.
@@ -433,7 +408,7 @@ fn a_task_is_held_up_by_the_agents_it_waits_for_after_a_failure() {
     assert_eq!(holders(&bench), ["x"], "each agent once");
     bench.supervise();
     assert_eq!(holders(&bench), ["x"], "it waits for the next attempt");
-    bench.agents.paused.insert("x".into(), Pause { by: "ann".into(), reason: "r".into(), since: at(0) });
+    bench.withhold("x");
     assert!(holders(&bench).is_empty(), "somebody knows");
     bench.agents = Agents::default();
     bench.at(12_000).wake(2);
@@ -456,8 +431,7 @@ fn a_task_is_held_up_by_the_agents_it_waits_for_after_a_failure() {
 #[test]
 fn a_step_that_waits_is_retried_while_its_sibling_runs() {
     let mut bench = Bench::claimed(SIDE_BY_SIDE);
-    let event = bench.answer("a", unavailable(None));
-    bench.on(&event).is("Processing a=Pending+1000#1f1 b=Processing#1 c=Pending", "wake+1000");
+    bench.answered("a", unavailable(None)).is("Processing a=Pending+1000#1f1 b=Processing#1 c=Pending", "wake+1000");
     bench.at(1000).wake(2).is("Processing a=Processing#2f1 b=Processing#1 c=Pending", "do a#2");
 }
 
@@ -478,7 +452,7 @@ fn a_task_that_only_waits_counts_no_failure_and_its_wake_is_resent() {
     let mut bench = Bench::new(ONE);
     for round in 1..50 {
         let due = bench.task.due.unwrap();
-        bench.now = (due.as_millisecond() - at(0).as_millisecond()).max(bench.now);
+        bench.now = ms(due).max(bench.now);
         bench.supervise().is("Pending a=Pending", "notice Received, wake");
         assert!(bench.task.due.unwrap() > at(bench.now), "round {round}");
         assert!(bench.task.due.unwrap() <= at(bench.now + 900_000), "at most a quarter of an hour between looks");
@@ -552,7 +526,7 @@ fn at_the_threshold_the_policy_may_be_error_or_a_bounded_long_back_off() {
         assert_eq!(bench.task.due, Some(at(bench.now + 3_600_000)));
         let now = bench.now + 3_600_000;
         bench.at(now).supervise().is(&format!("Pending a=Pending+0#{n}f{n}"), "wake");
-        bench.wake(bench.task.version);
+        bench.woken();
     }
     let now = bench.now + 11_000;
     bench.at(now).supervise().is("Error a=Failed#3f3", "notice AttentionNeeded, alert");
@@ -663,11 +637,11 @@ fn the_sweep_alone_brings_an_order_to_an_end() {
         while let Some(due) = bench.task.due.filter(|_| !bench.task.process_state().is_final()) {
             rounds += 1;
             assert!(rounds < 1000, "{}", bench.state());
-            bench.now = (due.as_millisecond() - at(0).as_millisecond()).max(bench.now);
+            bench.now = ms(due).max(bench.now);
             bench.supervise();
             // Only a Wake that the supervisor itself sends arrives, and what it claims is lost again.
             if bench.effects.iter().any(|e| matches!(e, Effect::Wake(_, d) if d.is_zero())) {
-                bench.wake(bench.task.version);
+                bench.woken();
             }
         }
         assert!(bench.task.process_state().is_final());
@@ -691,8 +665,7 @@ fn a_wake_is_never_longer_than_a_message_can_wait() {
 fn the_columns_of_the_task_are_computed_from_its_steps() {
     let mut bench = Bench::new(SIDE_BY_SIDE);
     bench.wake(0);
-    let event = bench.answer("a", unavailable(None));
-    bench.on(&event).at(1000);
+    bench.answered("a", unavailable(None)).at(1000);
     bench.instance = "s2";
     bench.wake(2);
     assert_eq!(bench.task.locked_by(), Some("s2"), "the latest claimer");

@@ -1,26 +1,14 @@
 //! Which steps of an order are in trouble.
 
+use crate::support::{Bench, ONE};
 use shared::history::{Entry, Kind};
-use shared::order;
 use shared::step::State;
-use shared::task::{Priority, Submission, Task};
 use shared::trouble::*;
-use shared::workflow::file::{Known, parse};
 
 // E4: an open breaker counts no failure, but a person sees what it holds back among what is being retried.
 #[test]
 fn a_step_that_was_held_back_is_in_trouble() {
-    let text = "name = \"one\"\n[[step]]\nname = \"a\"\nagent = \"x\"\ntimeout = \"10s\"\nundo = { agent = \"x\" }\n";
-    let workflow = parse("one.toml", text, Known { agents: &["x"], inputs: &[] }).unwrap();
-    let submission = Submission {
-        id: order::Id("ord_1".into()),
-        tenant: "acme".into(),
-        reference: None,
-        reply_queue: None,
-        priority: Priority::Normal,
-        shard: 0,
-    };
-    let mut task = Task::new(submission, &workflow, "2026-01-01T00:00:00Z".parse().unwrap());
+    let Bench { mut task, workflow, .. } = Bench::new(ONE);
     assert!(trouble(&task, &workflow).is_empty(), "no attempt was made");
     task.steps[0].error = Some("the circuit breaker of `x` is open".into());
     task.steps[0].state = State::UndoPending { not_before: None };

@@ -2,10 +2,10 @@
 //!
 //! Method: as in `transitions.rs`.
 
-use crate::language::bench;
+use crate::language::{bench, claimed};
 use crate::support::*;
 use serde_json::{Value, json};
-use shared::decision::{Act, Declined, Event, Kept, Refusal, What};
+use shared::decision::{Declined, Event, Kept, Refusal, What};
 use shared::step::State;
 use shared::task::{LOOK_AHEAD, Task};
 use shared::time::plus;
@@ -17,14 +17,6 @@ b | after = ["a"]; wait = "2m"
 c | after = ["b"]
 "#;
 
-fn act(what: What) -> Event {
-    Event::Act(Act { what, by: "ann".into(), reason: "r".into(), seen: None })
-}
-
-fn due(bench: &Bench) -> i64 {
-    bench.task.due.unwrap().as_millisecond() - at(0).as_millisecond()
-}
-
 // L1: exact to a second up to 15 minutes.
 #[test]
 fn a_short_wait_ends_by_a_delayed_message() {
@@ -32,7 +24,7 @@ fn a_short_wait_ends_by_a_delayed_message() {
     bench.wake(0).at(1000).done("a");
     bench.is("Pending a=Processed#1 b=Waiting+120000 c=Pending", "wake+120000, notice StepCompleted");
     // A supervisor looks after it only in case that message is lost.
-    assert_eq!(due(&bench), 131_000);
+    assert_eq!(bench.due(), 131_000);
     let seen = bench.task.version;
     bench.at(100_000).wake(seen).keeps(Kept::NothingReady, "wake+21000");
     bench.at(121_000).wake(seen).is("Processing a=Processed#1 b=Processed c=Processing#1", "do c#1");
@@ -46,8 +38,7 @@ fn a_wait_whose_message_is_lost_is_found_by_a_sweep() {
     let mut bench = bench(SHORT, json!({}));
     bench.wake(0).done("a").at(130_000).supervise();
     bench.keeps(Kept::NothingReady, "wake");
-    let seen = bench.task.version;
-    bench.wake(seen).is("Processing a=Processed#1 b=Processed c=Processing#1", "do c#1");
+    bench.woken().is("Processing a=Processed#1 b=Processed c=Processing#1", "do c#1");
 }
 
 const LONG: &str = r#"
@@ -65,17 +56,16 @@ fn a_long_wait_is_brought_by_the_sweep_that_looks_ahead() {
     bench.wake(0).done("a");
     bench.is(&format!("Pending a=Processed#1 b=Waiting+{MONTH} c=Pending"), "notice StepCompleted");
     let look = MONTH - i64::try_from(LOOK_AHEAD.as_millis()).unwrap();
-    assert_eq!(due(&bench), look);
+    assert_eq!(bench.due(), look);
     bench.at(look - 1).supervise().keeps(Kept::NothingReady, "");
     let before = bench.task.clone();
     bench.at(look + 30_000).supervise().keeps(Kept::NothingReady, "wake+90000");
     bench.at(look + 90_000).supervise().keeps(Kept::NothingReady, "wake+30000");
     assert_eq!(bench.task, before, "nothing is written, so it stays due");
-    let seen = bench.task.version;
-    bench.at(MONTH).wake(seen).is("Processing a=Processed#1 b=Processed c=Processing#1", "do c#1");
-    assert_eq!(due(&bench), look, "early enough, so its place in the index costs nothing either");
+    bench.at(MONTH).woken().is("Processing a=Processed#1 b=Processed c=Processing#1", "do c#1");
+    assert_eq!(bench.due(), look, "early enough, so its place in the index costs nothing either");
     bench.at(MONTH + 5_000).supervise().keeps(Kept::NothingReady, "");
-    assert_eq!(due(&bench), MONTH + 11_000, "the attempt that a sweep finds under way");
+    assert_eq!(bench.due(), MONTH + 11_000, "the attempt that a sweep finds under way");
 }
 
 // L1: the messages of the sweeps that look ahead may be lost, too.
@@ -84,9 +74,8 @@ fn a_long_wait_without_its_message_is_found_by_a_sweep() {
     let mut bench = bench(LONG, json!({}));
     bench.wake(0).done("a").at(MONTH - 60_000).supervise().keeps(Kept::NothingReady, "wake+60000");
     bench.at(MONTH + 10_000).supervise().keeps(Kept::NothingReady, "wake");
-    assert_eq!(due(&bench), MONTH + 10_000 + 900_000, "and then it gives way to what is due behind it");
-    let seen = bench.task.version;
-    bench.wake(seen).is("Processing a=Processed#1 b=Processed c=Processing#1", "do c#1");
+    assert_eq!(bench.due(), MONTH + 10_000 + 900_000, "and then it gives way to what is due behind it");
+    bench.woken().is("Processing a=Processed#1 b=Processed c=Processing#1", "do c#1");
 }
 
 // A step beside the wait is not forgotten while the sweeps look ahead.
@@ -95,8 +84,7 @@ fn what_expires_beside_a_wait_that_is_about_to_end_is_found() {
     let mut bench =
         bench("a | after = []; wait = \"1h\"\nb | after = []; wait = \"59m\"\nc | after = [\"b\"]", json!({}));
     bench.wake(0).at(HOUR - 119_000).supervise().keeps(Kept::NothingReady, "wake+59000");
-    let seen = bench.task.version;
-    bench.at(HOUR - 60_000).wake(seen);
+    bench.at(HOUR - 60_000).woken();
     bench.is("Processing a=Waiting+60000 b=Processed c=Processing#1", "do c#1, wake+60000");
     bench.at(HOUR - 49_000).supervise();
     assert_eq!(bench.expired, 1);
@@ -108,8 +96,7 @@ fn a_wait_that_has_become_short_gets_its_message() {
     let mut bench = bench("a | after = []; timeout = \"10m\"\nb | after = []; wait = \"16m\"", json!({}));
     bench.wake(0).is("Processing a=Processing#1 b=Waiting+960000", "do a#1");
     bench.at(120_000).done("a").is("Pending a=Processed#1 b=Waiting+840000", "wake+840000, notice StepCompleted");
-    let seen = bench.task.version;
-    bench.at(960_000).wake(seen).is("Processed a=Processed#1 b=Processed", "notice Completed");
+    bench.at(960_000).woken().is("Processed a=Processed#1 b=Processed", "notice Completed");
 }
 
 #[test]
@@ -131,8 +118,7 @@ fn a_time_that_has_passed_is_no_wait() {
 fn an_until_may_be_computed_from_its_turn() {
     let mut bench = bench("a | until = \"${now + 90}\"", json!({}));
     bench.at(500).wake(0).is("Pending a=Waiting+89500", "wake+89500");
-    let seen = bench.task.version;
-    bench.at(90_000).wake(seen).is("Processed a=Processed", "notice Completed");
+    bench.at(90_000).woken().is("Processed a=Processed", "notice Completed");
 }
 
 // K4: a time that cannot be is a mistake, which fails the step before anything hangs on it.
@@ -144,8 +130,7 @@ fn a_wait_for_no_time_fails() {
         (json!({"days": "400d"}), "`wait`: \"400d\" is more than 366 days away"),
         (json!({}), "`input.days`"),
     ] {
-        let mut bench = bench("a | wait = \"${input.days}\"", input);
-        bench.wake(0);
+        let mut bench = claimed("a | wait = \"${input.days}\"", input);
         assert_eq!(bench.task.steps[0].state, State::Failed);
         let error = bench.task.steps[0].error.as_ref().unwrap();
         assert!(error.contains(words), "{error}");
@@ -158,37 +143,31 @@ fn a_wait_for_no_time_fails() {
 fn a_wait_counts_only_while_its_order_goes_forward() {
     let mut paused = bench(SHORT, json!({}));
     paused.wake(0).done("a").on(&act(What::Pause));
-    let seen = paused.task.version;
-    paused.at(200_000).wake(seen).keeps(Kept::NothingReady, "");
+    paused.at(200_000).woken().keeps(Kept::NothingReady, "");
     paused.on(&act(What::Resume)).is("Pending a=Processed#1 b=Waiting+-80000 c=Pending", "wake");
-    let seen = paused.task.version;
-    paused.wake(seen).is("Processing a=Processed#1 b=Processed c=Processing#1", "do c#1");
+    paused.woken().is("Processing a=Processed#1 b=Processed c=Processing#1", "do c#1");
 
     // Nothing to undo: it never ended.
     let mut undone = bench(SHORT, json!({}));
     undone.wake(0).done("a").cancel();
     undone.is("Undoing a=Processed#1 b=Waiting+120000 c=Pending", "wake+11000, notice Failed");
-    let seen = undone.task.version;
-    undone.at(11_000).wake(seen).is("Undoing a=UndoProcessing#2 b=Pending c=Pending", "undo a#2");
+    undone.at(11_000).woken().is("Undoing a=UndoProcessing#2 b=Pending c=Pending", "undo a#2");
     undone.done("a").is("Undone a=Undone#2 b=Pending c=Pending", "notice Undone");
 
     let steps = "a | after = []; wait = \"2m\"\nb | after = []; on_failure = \"error\"\nc | after = [\"a\", \"b\"]";
     let mut stopped = bench(steps, json!({}));
     stopped.wake(0).failed("b");
     stopped.is("Error a=Waiting+120000 b=Failed#1 c=Pending", "notice AttentionNeeded, alert");
-    let seen = stopped.task.version;
-    stopped.at(130_000).wake(seen).keeps(Kept::NothingReady, "");
+    stopped.at(130_000).woken().keeps(Kept::NothingReady, "");
     stopped.resubmit().is("Pending a=Waiting+-10000 b=Pending#1 c=Pending", "wake");
-    let seen = stopped.task.version;
-    stopped.wake(seen).is("Processing a=Processed b=Processing#2 c=Pending", "do b#2");
+    stopped.woken().is("Processing a=Processed b=Processing#2 c=Pending", "do b#2");
 }
 
 #[test]
 fn an_order_is_undone_after_a_wait_that_ended() {
     let mut bench = bench(SHORT, json!({}));
     bench.wake(0).done("a").at(120_000).wake(2).failed("c");
-    let seen = bench.task.version;
-    bench.at(140_000).wake(seen).is("Undoing a=UndoProcessing#2 b=Undone c=Undone#1", "undo a#2");
+    bench.at(140_000).woken().is("Undoing a=UndoProcessing#2 b=Undone c=Undone#1", "undo a#2");
 }
 
 #[test]
@@ -199,8 +178,7 @@ fn an_operator_ends_a_wait_by_its_name_only() {
     assert!(matches!(bench.kept, Some(Kept::Refused(_))));
     bench.on(&act(What::RetryNow { step: Some("b".into()) }));
     bench.is("Pending a=Processed#1 b=Waiting+0 c=Pending", "wake");
-    let seen = bench.task.version;
-    bench.wake(seen).is("Processing a=Processed#1 b=Processed c=Processing#1", "do c#1");
+    bench.woken().is("Processing a=Processed#1 b=Processed c=Processing#1", "do c#1");
 }
 
 #[test]
@@ -241,8 +219,7 @@ fn a_wait_beside_a_late_step_keeps_its_end() {
     let mut bench = bench("a | after = []\nb | after = []; wait = \"30s\"", json!({}));
     bench.wake(0).is("Processing a=Processing#1 b=Waiting+30000", "do a#1, wake+30000");
     bench.at(11_000).supervise().is("Pending a=Pending+1000#1f1 b=Waiting+19000", "wake+1000");
-    let seen = bench.task.version;
-    bench.at(12_000).wake(seen).is("Processing a=Processing#2f1 b=Waiting+18000", "do a#2, wake+18000");
+    bench.at(12_000).woken().is("Processing a=Processing#2f1 b=Waiting+18000", "do a#2, wake+18000");
 }
 
 // B9: a corrected record may not wait for ever, before its turn, or without a beginning.
@@ -282,13 +259,12 @@ fn an_event_settles_the_step_that_waits_for_it() {
     let mut bench = bench(PAID, json!({}));
     bench.wake(0).done("a");
     bench.is(&format!("Pending a=Processed#1 b=Waiting+{DAY} c=Pending"), "notice StepCompleted");
-    assert_eq!(due(&bench), DAY + 1000);
+    assert_eq!(bench.due(), DAY + 1000);
     bench.at(5000).on(&event("paid", "k1", json!({"sum": 5, "by": "ann"})));
     bench.is("Pending a=Processed#1 b=Processed c=Pending", "wake");
     assert_eq!(bench.task.steps[1].output, Some(json!({"sum": 5})));
-    assert_eq!(due(&bench), 10_000);
-    let seen = bench.task.version;
-    bench.wake(seen).is("Processing a=Processed#1 b=Processed c=Processing#1", "do c#1");
+    assert_eq!(bench.due(), 10_000);
+    bench.woken().is("Processing a=Processed#1 b=Processed c=Processing#1", "do c#1");
     assert_eq!(bench.request("c").input, json!({"sum": 5}));
 }
 
@@ -359,9 +335,8 @@ fn an_event_that_does_not_come_is_a_failure() {
     bench.is("Undoing a=Processed#1 b=Failed c=Pending", "wake, notice Failed");
     assert_eq!(bench.task.reason.as_deref(), Some("`b` failed: no event `paid` within 24h"));
     bench.on(&event("paid", "k1", json!({"sum": 5}))).keeps(Kept::Declined(Declined::Late), "");
-    let seen = bench.task.version;
     // Rule 7: there is nothing to undo of what did not come.
-    bench.wake(seen).is("Undoing a=UndoProcessing#2 b=Failed c=Pending", "undo a#2");
+    bench.woken().is("Undoing a=UndoProcessing#2 b=Failed c=Pending", "undo a#2");
 
     let caught = "a | event = \"yes\"; timeout = \"1h\"; catch = \"error.kind == 'timeout'\"\nb | after = [\"a?\"]; when = \"ran.a\"";
     let mut bench = self::bench(caught, json!({}));
@@ -375,15 +350,13 @@ fn an_event_that_does_not_come_is_a_failure() {
 fn an_event_is_undone_whether_taken_or_kept() {
     let mut taken = bench(PAID, json!({}));
     taken.wake(0).done("a").on(&event("paid", "k1", json!({"sum": 5}))).cancel();
-    let seen = taken.task.version;
-    taken.at(11_000).wake(seen);
+    taken.at(11_000).woken();
     taken.is("Undoing a=UndoPending#1 b=UndoProcessing#1 c=Pending", "undo b#1");
     assert_eq!(taken.request("b").input, json!({"sum": 5}));
 
     let mut kept = bench(PAID, json!({}));
     kept.wake(0).on(&event("paid", "k1", json!({"sum": 7}))).failed("a");
-    let seen = kept.task.version;
-    kept.at(11_000).wake(seen).is("Undoing a=UndoPending#1 b=UndoProcessing#1 c=Pending", "undo b#1");
+    kept.at(11_000).woken().is("Undoing a=UndoPending#1 b=UndoProcessing#1 c=Pending", "undo b#1");
     assert_eq!(kept.request("b").input, json!({"sum": 7}));
 }
 
@@ -394,8 +367,7 @@ fn a_cancel_after_an_event_leaves_the_undo_to_a_scheduler() {
     let mut bench = bench(steps, json!({}));
     bench.wake(0).on(&event("paid", "k1", json!({}))).on(&act(What::Cancel));
     bench.is("Undoing a=Processed b=Waiting+3600000", "wake, notice Failed");
-    let seen = bench.task.version;
-    bench.wake(seen).is("Undoing a=UndoProcessing#1 b=Pending", "undo a#1");
+    bench.woken().is("Undoing a=UndoProcessing#1 b=Pending", "undo a#1");
 }
 
 // `take` refuses with 422 and changes nothing.
@@ -500,15 +472,13 @@ fn a_resubmitted_wait_waits_since_then() {
     let mut first = bench(steps, json!({}));
     first.wake(0).at(3_601_000).supervise();
     first.at(180_000_000).on(&act(What::Resubmit { step: None, input: None }));
-    let seen = first.task.version;
-    first.wake(seen);
+    first.woken();
     assert_eq!(first.task.steps[0].turn, Some(at(180_000_000)));
     // What its expressions read is decided once.
     let mut reads = bench(&format!("{steps}; take = \"event.at > now\""), json!({}));
     reads.wake(0).at(3_601_000).supervise();
     reads.at(180_000_000).on(&act(What::Resubmit { step: None, input: None }));
-    let seen = reads.task.version;
-    reads.wake(seen);
+    reads.woken();
     assert_eq!(reads.task.steps[0].turn, Some(at(0)));
 }
 

@@ -137,8 +137,7 @@ fn a_request_carries_its_signed_call_and_no_other() {
     assert_eq!(request.input, json!({"TableName": "orders", "Item": {"id": {"S": "ord_1"}}}));
     assert_eq!(request.aws, bench.workflow.steps[1].aws);
     bench.failed("save").at(60_000);
-    let seen = bench.task.version;
-    bench.wake(seen);
+    bench.woken();
     let undo = bench.effects.iter().find_map(|effect| match effect {
         Effect::Request(request) => request.aws.clone(),
         _ => None,

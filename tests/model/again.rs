@@ -3,20 +3,18 @@
 //!
 //! The service remembers keys, answers a known one as before, and refuses the key of what it has undone.
 
-use crate::migration::Graph;
-use jiff::{SignedDuration, Timestamp};
+use crate::common::*;
+use crate::migration::{Graph, members};
 use serde_json::{Value, json};
 use shared::again::Wish;
 use shared::decision::{Act, Decision, Declined, Event, Kept, Turn, What};
 use shared::history::Kind;
 use shared::message::{Effect, Outcome, Reply};
-use shared::order::Id;
 use shared::outputs::Outputs;
 use shared::scheduler::schedule;
 use shared::step::Direction;
-use shared::task::{Phase, Priority, Submission, Task};
+use shared::task::{Phase, Task};
 use shared::workflow::Workflow;
-use shared::workflow::file::{Known, parse};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
@@ -104,12 +102,11 @@ struct Model {
 
 impl Model {
     fn new(graph: &Graph, undo: usize, waits: bool, wording: Wording) -> Self {
-        let mut steps: Vec<usize> = (0..NAMES.len()).filter(|step| graph.steps & (1 << step) != 0).collect();
+        let mut steps: Vec<usize> = members(graph.steps).collect();
         steps.sort_by_key(|&step| graph.before[step].count_ones());
         let mut text = "name = \"again\"\n".to_owned();
         for step in steps {
-            let after: Vec<&str> =
-                (0..NAMES.len()).filter(|i| graph.before[step] & (1 << i) != 0).map(|i| NAMES[i]).collect();
+            let after: Vec<&str> = members(graph.before[step]).map(|i| NAMES[i]).collect();
             let work = if waits && step == 0 {
                 "event = \"go\"\ntimeout = \"1h\""
             } else {
@@ -120,22 +117,12 @@ impl Model {
                 text += "undo = { agent = \"x\" }\n";
             }
         }
-        let known = Known { agents: &["x"], inputs: &[] };
-        let workflow = parse("model", &text, known).unwrap_or_else(|e| panic!("the model's own workflow: {e}\n{text}"));
-        Self { workflow, graph: graph.clone(), undo, waits, wording }
+        Self { workflow: read(&text), graph: graph.clone(), undo, waits, wording }
     }
 
     fn first(&self) -> World {
-        let submission = Submission {
-            id: Id("ord_1".into()),
-            tenant: "t".into(),
-            reference: None,
-            reply_queue: None,
-            priority: Priority::Normal,
-            shard: 0,
-        };
         World {
-            task: Task::new(submission, &self.workflow, at(0)),
+            task: submitted(&self.workflow),
             open: Vec::new(),
             replies: BTreeSet::new(),
             service: BTreeMap::new(),
@@ -155,17 +142,7 @@ impl Model {
     }
 
     fn turn<'a>(&'a self, world: &World, outputs: &'a Outputs) -> Turn<'a> {
-        Turn {
-            workflow: &self.workflow,
-            input: &Value::Null,
-            now: at(if world.late { 1000 } else { 1 }),
-            instance: "s",
-            skew: SignedDuration::from_secs(1),
-            agents: &shared::control::ALL_RUN,
-            pools: &shared::pools::ONE_EACH,
-            outputs,
-            public_url: "",
-        }
+        turn(&self.workflow, at(if world.late { 1000 } else { 1 }), &Value::Null, outputs)
     }
 
     /// The world after this event; `None` if nothing is saved.
@@ -220,7 +197,7 @@ impl Model {
     }
 
     fn was_put_back(&self, next: &mut World, world: &World) {
-        for step in (0..NAMES.len()).filter(|step| self.graph.steps & (1 << step) != 0) {
+        for step in members(self.graph.steps) {
             let index = self.index(step);
             let (was, now) = (&world.task.steps[index], &mut next.task.steps[index]);
             let is_named = next.before.contains_key(&step);
@@ -288,7 +265,7 @@ impl Model {
         if !world.late && world.open.is_empty() && (world.asked || world.task.phase == Phase::Processed) {
             all.push(World { late: true, ..world.clone() });
         }
-        for step in (0..NAMES.len()).filter(|step| !world.asked && self.graph.steps & (1 << step) != 0) {
+        for step in members(self.graph.steps).filter(|_| !world.asked) {
             let wish = Wish { from: vec![NAMES[step].to_owned()], new_keys: false, without_undo: true };
             let act = Act { what: What::RunAgain(wish), by: "p".into(), reason: "r".into(), seen: None };
             if let Some(mut next) = self.on(world, &Event::Act(act)) {
@@ -299,7 +276,7 @@ impl Model {
                     let was = &world.task.steps[self.index(*other)];
                     was.attempt > 0 || was.is_settled()
                 };
-                let meant = (0..NAMES.len()).filter(|other| self.graph.steps & (1 << other) != 0).filter(is_meant);
+                let meant = members(self.graph.steps).filter(is_meant);
                 next.before =
                     meant.filter(has_begun).map(|other| (other, world.task.steps[self.index(other)].attempt)).collect();
                 all.push(next);
@@ -316,7 +293,7 @@ impl Model {
         if world.task.phase != Phase::Processed {
             return Some(Harm::Stuck);
         }
-        for step in (0..NAMES.len()).filter(|step| self.graph.steps & (1 << step) != 0) {
+        for step in members(self.graph.steps) {
             let record = &world.task.steps[self.index(step)];
             let output = record.output.clone().unwrap_or_default();
             if self.waits && step == 0 {
@@ -354,10 +331,6 @@ impl Model {
         }
         (harms, seen.len())
     }
-}
-
-fn at(seconds: i64) -> Timestamp {
-    Timestamp::from_second(1_000_000 + seconds).expect("a time")
 }
 
 fn all(most: usize, wording: Wording) -> impl Iterator<Item = Model> {

@@ -1,10 +1,10 @@
 //! A parent and the orders that its step starts, one after the other: every order of messages, with each one lost, late or delivered
 //! twice. A message stays on its way for ever once it was sent, so it may come at any later time, often, or never.
 
-use jiff::{SignedDuration, Timestamp};
-use serde_json::{Value, json};
+use crate::common::*;
+use serde_json::json;
 use shared::again;
-use shared::decision::{Act, Decision, Event, Turn, What};
+use shared::decision::{Act, Decision, Event, What};
 use shared::erase::{Part, check, erase};
 use shared::history::Kind;
 use shared::message::{Effect, Outcome, Reply};
@@ -13,10 +13,9 @@ use shared::outputs::Outputs;
 use shared::scheduler::schedule;
 use shared::step::{Direction, State as Of};
 use shared::supervisor::{Verdict, supervise};
-use shared::task::{Phase, Priority, Submission, Task};
+use shared::task::{Phase, Submission, Task};
 use shared::workflow::Workflow;
 use shared::workflow::child::{self, ToChild, Wish};
-use shared::workflow::file::{Known, parse};
 use stateright::{Model, Property};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -39,13 +38,6 @@ pub enum Who {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Asked {
-    Begin,
-    Undo,
-    Resubmit,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Msg {
     Wake {
         to: Who,
@@ -55,7 +47,7 @@ pub enum Msg {
     Request {
         to: Who,
         step: usize,
-        direction: Turned,
+        undo: bool,
         attempt: u32,
         by: i64,
     },
@@ -71,13 +63,6 @@ pub enum Msg {
         round: u32,
         wish: Asked,
     },
-}
-
-/// A direction, with an order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Turned {
-    Forward,
-    Back,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -207,10 +192,6 @@ pub struct Family {
     ends_well: Mutex<HashSet<u64>>,
 }
 
-fn at(seconds: i64) -> Timestamp {
-    Timestamp::from_second(1_000_000 + seconds).expect("a time of the model")
-}
-
 fn id(who: Who) -> Id {
     match who {
         Who::Parent => Id("p".into()),
@@ -220,7 +201,6 @@ fn id(who: Who) -> Id {
 
 impl Family {
     pub fn new(plan: Plan, defect: Option<Defect>) -> Self {
-        let read = |text: String| parse("m", &text, Known { agents: &["x"], inputs: &[] }).expect("the model's own");
         let step = "agent = \"x\"\ntimeout = \"10s\"\nretry = { max = 1, backoff = [] }\nundo = { agent = \"x\", retry = { max = 50, backoff = [\"0s\"] } }\n";
         let parent = format!(
             "name = \"p\"\non_failure = \"{}\"\n[[step]]\nname = \"k\"\nworkflow = \"c\"\nwith = {{}}\n\
@@ -228,7 +208,7 @@ impl Family {
             plan.parent_then
         );
         let child = format!("name = \"c\"\non_failure = \"{}\"\n[[step]]\nname = \"a\"\n{step}", plan.child_then);
-        Self { plan, defect, parent: read(parent), child: read(child), ends_well: Mutex::default() }
+        Self { plan, defect, parent: read(&parent), child: read(&child), ends_well: Mutex::default() }
     }
 
     fn workflow(&self, who: Who) -> &Workflow {
@@ -240,14 +220,8 @@ impl Family {
     }
 
     fn new_task(&self, who: Who, now: i64) -> Task {
-        let new = Submission {
-            id: id(who),
-            tenant: "t".into(),
-            reference: (self.plan.erases > 0).then(|| PRIVATE.to_owned()),
-            reply_queue: None,
-            priority: Priority::Normal,
-            shard: 0,
-        };
+        let reference = (self.plan.erases > 0).then(|| PRIVATE.to_owned());
+        let new = Submission { reference, ..submission(id(who)) };
         let pins = [("c".to_owned(), self.child.hash())].into();
         Task { pins, ..Task::new(new, self.workflow(who), at(now)) }
     }
@@ -280,20 +254,6 @@ impl Family {
         outputs
     }
 
-    fn turn<'a>(&'a self, who: Who, now: i64, input: &'a Value, outputs: &'a Outputs) -> Turn<'a> {
-        Turn {
-            workflow: self.workflow(who),
-            input,
-            now: at(now),
-            instance: "s",
-            skew: SignedDuration::from_secs(1),
-            agents: &shared::control::ALL_RUN,
-            pools: &shared::pools::ONE_EACH,
-            outputs,
-            public_url: "",
-        }
-    }
-
     fn decide(&self, state: &State, who: Who, event: &Event) -> Decision {
         let (input, outputs) = (json!({}), self.read(state, event));
         let mut task = Arc::clone(&state.tasks[&who]);
@@ -302,7 +262,7 @@ impl Family {
         } else {
             Vec::new()
         };
-        let mut decision = schedule(&task, event, &self.turn(who, state.now, &input, &outputs));
+        let mut decision = schedule(&task, event, &turn(self.workflow(who), at(state.now), &input, &outputs));
         if let Decision::Save { task, .. } = &mut decision {
             task.log.splice(0..0, erased);
         }
@@ -337,7 +297,7 @@ impl Family {
             let kids = |task: &Task| task.steps[0].kids.clone();
             let is_again = kids(&before).is_some_and(|old| kids(&task).is_some_and(|new| old.round < new.round));
             if self.has(Defect::FailedIsToDo) && is_again {
-                task.steps[0] = shared::step::Step::new();
+                task.steps[0] = shared::step::Step::default();
                 task.due = Some(at(state.now));
             }
             if self.has(Defect::LookIsNotDue) && matches!(task.steps[0].state, Of::Waiting { .. }) {
@@ -373,9 +333,9 @@ impl Family {
                 Effect::Request(request) => {
                     let to = who(&request.task_id);
                     let step = self.workflow(to).position(&request.step).expect("its own step");
-                    let direction = if request.direction == Direction::Do { Turned::Forward } else { Turned::Back };
+                    let undo = request.direction == Direction::Undo;
                     let by = request.complete_by.as_second() - at(0).as_second();
-                    state.net.insert(Msg::Request { to, step, direction, attempt: request.attempt, by });
+                    state.net.insert(Msg::Request { to, step, undo, attempt: request.attempt, by });
                 }
                 Effect::Child(ask) => drop(state.net.insert(self.asked(&ask))),
                 // Sent at once.
@@ -394,13 +354,7 @@ impl Family {
 
     fn asked(&self, ask: &ToChild) -> Msg {
         let Who::Child(made) = self.who(&ask.id) else { unreachable!("a child") };
-        let wish = match ask.wish {
-            Wish::Begin(_) => Asked::Begin,
-            Wish::Undo => Asked::Undo,
-            Wish::Resubmit => Asked::Resubmit,
-            Wish::Pause | Wish::Resume | Wish::Release | Wish::Keep => unreachable!("nobody pauses here"),
-        };
-        Msg::Ask { made, round: ask.parent.round, wish }
+        Msg::Ask { made, round: ask.parent.round, wish: Asked::from(&ask.wish) }
     }
 
     fn deliver(&self, state: &mut State, msg: Msg, good: bool) {
@@ -408,11 +362,11 @@ impl Family {
             Msg::Wake { to, seen } => self.on(state, to, &Event::Wake { seen, hops: 0 }),
             Msg::Hint => self.on(state, Who::Parent, &Event::Hint { seen: 0, part: 0, step: None }),
             Msg::Request { by, .. } if state.now >= by => {}
-            Msg::Request { to, step, direction, attempt, .. } => {
-                match direction {
-                    Turned::Forward if good => drop(state.applied.insert((to, step))),
-                    Turned::Forward => {}
-                    Turned::Back => drop(state.applied.remove(&(to, step))),
+            Msg::Request { to, step, undo, attempt, .. } => {
+                if undo {
+                    state.applied.remove(&(to, step));
+                } else if good {
+                    state.applied.insert((to, step));
                 }
                 state.net.insert(Msg::Reply { to, step, attempt, good });
             }
@@ -461,14 +415,14 @@ impl Family {
                 let wish = if wish == Asked::Undo { Wish::Undo } else { Wish::Resubmit };
                 self.on(state, who, &Event::Asked { round, wish });
             }
-            Asked::Undo | Asked::Resubmit => {}
+            Asked::Undo | Asked::Resubmit | Asked::Pause | Asked::Resume => {}
         }
     }
 
     fn supervise(&self, state: &mut State, who: Who) {
         let (input, outputs) = (json!({}), Outputs::default());
         let task = Arc::clone(&state.tasks[&who]);
-        match supervise(&task, 1, &self.turn(who, state.now, &input, &outputs)) {
+        match supervise(&task, 1, &turn(self.workflow(who), at(state.now), &input, &outputs)) {
             Verdict::Recover { task, effects, .. } => {
                 self.save(state, who, *task);
                 self.send(state, effects);
@@ -603,8 +557,7 @@ impl Model for Family {
         }
         actions.extend(state.net.iter().copied().map(Action::Deliver));
         if state.refusals < self.plan.refusals {
-            let forward =
-                |msg: &&Msg| matches!(msg, Msg::Request { to: Who::Child(_), direction: Turned::Forward, .. });
+            let forward = |msg: &&Msg| matches!(msg, Msg::Request { to: Who::Child(_), undo: false, .. });
             actions.extend(state.net.iter().filter(forward).copied().map(Action::Refuse));
         }
         if self.has(Defect::CreateThenSave) {

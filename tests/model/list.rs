@@ -2,9 +2,9 @@
 //! or delivered twice. The parent is the real core. An order of an item is what its parent can see of one: `family` proves that real ones
 //! behave so.
 
-use jiff::{SignedDuration, Timestamp};
-use serde_json::{Value, json};
-use shared::decision::{Act, Decision, Event, Turn, What};
+use crate::common::*;
+use serde_json::json;
+use shared::decision::{Act, Decision, Event, What};
 use shared::items::{Item, Items};
 use shared::message::{Effect, Outcome, Reply};
 use shared::order::Id;
@@ -12,10 +12,9 @@ use shared::outputs::Outputs;
 use shared::scheduler::schedule;
 use shared::step::State as Of;
 use shared::supervisor::{Verdict, supervise};
-use shared::task::{Parent, Phase, Priority, Submission, Task};
+use shared::task::{Parent, Phase, Task};
 use shared::workflow::Workflow;
 use shared::workflow::child::{self, ToChild, Wish};
-use shared::workflow::file::{Known, parse};
 use stateright::{Model, Property};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -52,15 +51,6 @@ pub struct Kid {
     paused: bool,
     /// Something was done and is not undone.
     did: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Asked {
-    Begin,
-    Undo,
-    Resubmit,
-    Pause,
-    Resume,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -151,32 +141,6 @@ pub enum Defect {
     ReplyEndsTheList,
 }
 
-impl Defect {
-    pub const ALL: [Self; 21] = [
-        Self::EndsAreCounted,
-        Self::CreateThenSave,
-        Self::AbsentIsUndone,
-        Self::OldRoundCounts,
-        Self::FailedIsToDo,
-        Self::AbsentIsNotMade,
-        Self::LookIsNotDue,
-        Self::UndoneIsKept,
-        Self::AskedIsUndone,
-        Self::BeginReplaces,
-        Self::AgainIsOpen,
-        Self::NothingOpenIsDone,
-        Self::LookLeavesThePause,
-        Self::OpensInAPause,
-        Self::PauseStaysAbove,
-        Self::ListIsAll,
-        Self::FailureLeavesTheList,
-        Self::OpensInError,
-        Self::ResubmitBeginsTheList,
-        Self::ResumeIsNotDue,
-        Self::ReplyEndsTheList,
-    ];
-}
-
 /// What may happen, and the policies.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
@@ -217,16 +181,12 @@ pub struct List {
     ends_well: Mutex<HashSet<u64>>,
 }
 
-fn at(seconds: i64) -> Timestamp {
-    Timestamp::from_second(1_000_000 + seconds).expect("a time of the model")
-}
-
 fn own_id() -> Id {
     Id("p".into())
 }
 
 fn id_of((item, made): Place) -> Id {
-    child::id_of_item("t", &own_id(), "k", item, made)
+    Id::derive("t", &child::key_of_item(&own_id(), "k", item, made))
 }
 
 fn items(task: &Task) -> Option<&Items> {
@@ -235,7 +195,6 @@ fn items(task: &Task) -> Option<&Items> {
 
 impl List {
     pub fn new(plan: Plan, defect: Option<Defect>) -> Self {
-        let read = |text: String| parse("m", &text, Known { agents: &["x"], inputs: &[] }).expect("the model's own");
         let parent = format!(
             "name = \"p\"\non_failure = \"{}\"\n[[step]]\nname = \"k\"\neach = {:?}\nworkflow = \"c\"\nwith = {{}}\n\
              at_once = {}\ntolerate = \"{}\"\n{}",
@@ -245,8 +204,8 @@ impl List {
             plan.tolerate,
             if plan.beside { BESIDE } else { "" }
         );
-        let child = "name = \"c\"\n[[step]]\nname = \"a\"\nagent = \"x\"\ntimeout = \"10s\"\n".to_owned();
-        Self { plan, defect, parent: read(parent), child: read(child), ends_well: Mutex::default() }
+        let child = "name = \"c\"\n[[step]]\nname = \"a\"\nagent = \"x\"\ntimeout = \"10s\"\n";
+        Self { plan, defect, parent: read(&parent), child: read(child), ends_well: Mutex::default() }
     }
 
     fn has(&self, defect: Defect) -> bool {
@@ -259,16 +218,8 @@ impl List {
     }
 
     fn new_task(&self, id: Id, workflow: &Workflow) -> Task {
-        let new = Submission {
-            id,
-            tenant: "t".into(),
-            reference: None,
-            reply_queue: None,
-            priority: Priority::Normal,
-            shard: 0,
-        };
         let pins = [("c".to_owned(), self.child.hash())].into();
-        Task { pins, ..Task::new(new, workflow, at(0)) }
+        Task { pins, ..Task::new(submission(id), workflow, at(0)) }
     }
 
     /// The record of an order, as its parent reads it.
@@ -308,20 +259,6 @@ impl List {
         outputs
     }
 
-    fn turn<'a>(&'a self, now: i64, input: &'a Value, outputs: &'a Outputs) -> Turn<'a> {
-        Turn {
-            workflow: &self.parent,
-            input,
-            now: at(now),
-            instance: "s",
-            skew: SignedDuration::from_secs(1),
-            agents: &shared::control::ALL_RUN,
-            pools: &shared::pools::ONE_EACH,
-            outputs,
-            public_url: "",
-        }
-    }
-
     fn decide(&self, state: &State, event: &Event) -> Decision {
         let (input, outputs) = (json!({}), self.read(state));
         let mut own = Task::clone(&state.own);
@@ -331,7 +268,7 @@ impl List {
         if self.has(Defect::OpensInError) && matches!(event, Event::Hint { .. }) && own.phase == Phase::Error {
             own.phase = Phase::Forward;
         }
-        let mut decision = schedule(&own, event, &self.turn(state.now, &input, &outputs));
+        let mut decision = schedule(&own, event, &turn(&self.parent, at(state.now), &input, &outputs));
         if let (true, Decision::Save { task, .. }) =
             (own.paused_at.is_none() && !matches!(event, Event::Act(_)), &mut decision)
         {
@@ -410,7 +347,7 @@ impl List {
                 (Of::Pending { not_before: None }, None, 0);
         }
         if self.has(Defect::ResubmitBeginsTheList) && state.own.phase == Phase::Error && task.phase == Phase::Forward {
-            task.steps[0] = shared::step::Step::new();
+            task.steps[0] = shared::step::Step::default();
             task.due = Some(at(state.now));
         }
         let is_resumed = state.own.paused_at.is_some() && task.paused_at.is_none();
@@ -446,16 +383,8 @@ impl List {
     }
 
     fn asked(&self, ask: &ToChild) -> Msg {
-        let wish = match ask.wish {
-            Wish::Begin(_) => Asked::Begin,
-            Wish::Undo => Asked::Undo,
-            Wish::Resubmit => Asked::Resubmit,
-            Wish::Pause => Asked::Pause,
-            Wish::Resume => Asked::Resume,
-            Wish::Release | Wish::Keep => unreachable!("nothing expires here"),
-        };
         let place = self.places().find(|place| id_of(*place) == ask.id).expect("an order of the list");
-        Msg::Ask { place, round: ask.parent.round, wish }
+        Msg::Ask { place, round: ask.parent.round, wish: Asked::from(&ask.wish) }
     }
 
     fn deliver(&self, state: &mut State, msg: Msg) {
@@ -549,7 +478,7 @@ impl List {
     fn supervise(&self, state: &mut State) {
         let (input, outputs) = (json!({}), Outputs::default());
         let task = Arc::clone(&state.own);
-        match supervise(&task, 1, &self.turn(state.now, &input, &outputs)) {
+        match supervise(&task, 1, &turn(&self.parent, at(state.now), &input, &outputs)) {
             Verdict::Recover { task, effects, .. } => {
                 self.save(state, *task);
                 self.send(state, effects);

@@ -3,18 +3,17 @@
 //! Harm is found by running the order on: forward to its end, and undone, each with the oldest request answered first and with the
 //! latest. It does not know the rules.
 
-use jiff::{SignedDuration, Timestamp};
+use crate::common::*;
+use jiff::Timestamp;
 use serde_json::{Value, json};
-use shared::decision::{Decision, Event, Turn};
+use shared::decision::{Decision, Event};
 use shared::message::{Effect, Outcome, Reply, Request};
 use shared::migrate::moved;
-use shared::order::Id;
 use shared::outputs::Outputs;
 use shared::scheduler::schedule;
 use shared::step::{Direction, State as Of, Step};
-use shared::task::{Phase, Priority, Submission, Task};
+use shared::task::{Phase, Task};
 use shared::workflow::Workflow;
-use shared::workflow::file::{Known, parse};
 use std::collections::BTreeSet;
 use std::fmt;
 
@@ -23,7 +22,7 @@ const NAMES: [&str; 4] = ["a", "b", "c", "d"];
 /// A set of steps, a bit each.
 type Set = usize;
 
-fn members(set: Set) -> impl Iterator<Item = usize> {
+pub(crate) fn members(set: Set) -> impl Iterator<Item = usize> {
     (0..NAMES.len()).filter(move |step| set & (1 << step) != 0)
 }
 
@@ -115,9 +114,7 @@ impl Defined {
                 text += "undo = { agent = \"x\" }\n";
             }
         }
-        let workflow =
-            parse("model", &text, Known { agents: &["x", "y"], inputs: &[] }).expect("the model's own workflow");
-        Self { graph: graph.clone(), undo, other_agent, workflow }
+        Self { graph: graph.clone(), undo, other_agent, workflow: read(&text) }
     }
 
     /// All definitions of these graphs, with every choice of undos.
@@ -159,15 +156,7 @@ impl Progress {
     }
 
     fn task(self, old: &Defined) -> Task {
-        let submission = Submission {
-            id: Id("ord_1".into()),
-            tenant: "t".into(),
-            reference: None,
-            reply_queue: None,
-            priority: Priority::Normal,
-            shard: 0,
-        };
-        let mut task = Task::new(submission, &old.workflow, at(0));
+        let mut task = submitted(&old.workflow);
         task.version = 20;
         task.updated_at = at(20);
         task.forward_by = Some(at(30));
@@ -187,10 +176,6 @@ impl Progress {
         }
         task
     }
-}
-
-fn at(seconds: i64) -> Timestamp {
-    Timestamp::from_second(1_000_000 + seconds).expect("a time")
 }
 
 /// The harm that a migration can do.
@@ -224,7 +209,7 @@ fn carried(task: &Task, old: &Defined, new: &Defined) -> Task {
     let mut next = task.clone();
     next.workflow_hash = new.workflow.hash();
     let of = |name: &str| old.workflow.position(name).map(|index| task.steps[index].clone());
-    next.steps = new.workflow.steps.iter().map(|spec| of(&spec.name).unwrap_or_else(Step::new)).collect();
+    next.steps = new.workflow.steps.iter().map(|spec| of(&spec.name).unwrap_or_default()).collect();
     next
 }
 
@@ -239,18 +224,7 @@ struct Run<'a> {
 
 impl Run<'_> {
     fn on(&mut self, event: &Event) {
-        let (agents, pools) = (&shared::control::ALL_RUN, &shared::pools::ONE_EACH);
-        let turn = Turn {
-            workflow: self.workflow,
-            input: &Value::Null,
-            now: self.now,
-            instance: "s",
-            skew: SignedDuration::from_secs(1),
-            agents,
-            pools,
-            outputs: &self.outputs,
-            public_url: "",
-        };
+        let turn = turn(self.workflow, self.now, &Value::Null, &self.outputs);
         if let Decision::Save { task, effects } = schedule(&self.task, event, &turn) {
             self.task = *task;
             self.claimed.extend(effects.into_iter().filter_map(|effect| match effect {

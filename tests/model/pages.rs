@@ -3,18 +3,16 @@
 //!
 //! The service remembers keys and answers a known one as before.
 
-use jiff::{SignedDuration, Timestamp};
+use crate::common::*;
 use serde_json::{Value, json};
 use shared::decision::{Act, Decision, Event, Turn, What};
 use shared::message::{Effect, Outcome, Reply};
-use shared::order::Id;
 use shared::outputs::Outputs;
 use shared::scheduler::schedule;
 use shared::step::State;
 use shared::supervisor::{Verdict, supervise};
-use shared::task::{Phase, Priority, Submission, Task};
+use shared::task::{Phase, Task};
 use shared::workflow::Workflow;
-use shared::workflow::file::{Known, parse};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 /// Number of the last page. Page `n` has the item `n`, and the cursor `n + 1` leads to the next one.
@@ -94,34 +92,18 @@ struct Model {
     wording: Wording,
 }
 
-fn at(seconds: i64) -> Timestamp {
-    Timestamp::from_second(1_000_000 + seconds).expect("a time")
-}
-
 impl Model {
     fn new(wording: Wording) -> Self {
         let text = "name = \"pages\"\n[[step]]\nname = \"a\"\nagent = \"x\"\ntimeout = \"10s\"\n\
                     retry = { max = 9, backoff = [\"0s\"], then = \"error\" }\non_failure = \"error\"\n\
                     with = { cursor = \"${page.?cursor}\" }\n\
                     pages = { items = \"${answer.rows}\", next = \"${answer.?next}\" }\n";
-        let known = Known { agents: &["x"], inputs: &[] };
-        Self {
-            workflow: parse("model", text, known).unwrap_or_else(|e| panic!("the model's own workflow: {e}")),
-            wording,
-        }
+        Self { workflow: read(text), wording }
     }
 
     fn first(&self) -> World {
-        let submission = Submission {
-            id: Id("ord_1".into()),
-            tenant: "t".into(),
-            reference: None,
-            reply_queue: None,
-            priority: Priority::Normal,
-            shard: 0,
-        };
         World {
-            task: Task::new(submission, &self.workflow, at(0)),
+            task: submitted(&self.workflow),
             now: 1,
             open: BTreeSet::new(),
             replies: BTreeSet::new(),
@@ -135,17 +117,7 @@ impl Model {
     }
 
     fn turn<'a>(&'a self, world: &World, outputs: &'a Outputs) -> Turn<'a> {
-        Turn {
-            workflow: &self.workflow,
-            input: &Value::Null,
-            now: at(world.now),
-            instance: "s",
-            skew: SignedDuration::from_secs(1),
-            agents: &shared::control::ALL_RUN,
-            pools: &shared::pools::ONE_EACH,
-            outputs,
-            public_url: "",
-        }
+        turn(&self.workflow, at(world.now), &Value::Null, outputs)
     }
 
     fn sent(&self, world: &mut World, effects: Vec<Effect>) {
@@ -268,12 +240,8 @@ impl Model {
             all.push(late);
         }
         if world.task.phase == Phase::Error && world.resubmits > 0 {
-            let act = Act {
-                what: What::Resubmit { step: None, input: None },
-                by: "p".into(),
-                reason: "r".into(),
-                seen: None,
-            };
+            let what = What::Resubmit { step: None, input: None };
+            let act = Act { what, by: "p".into(), reason: "r".into(), seen: None };
             all.extend(self.on(world, &Event::Act(act)).into_iter().map(|mut next| {
                 next.resubmits = 0;
                 if let Some(pages) =

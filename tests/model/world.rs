@@ -9,6 +9,7 @@
 mod ends;
 mod rules;
 
+use crate::common::*;
 use crate::defects::Defect;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
@@ -18,16 +19,14 @@ use shared::message::{Effect, MAX_DELAY, NoticeKind, Outcome, Reply};
 use shared::order::Id;
 use shared::step::{self, Direction};
 use shared::supervisor::Verdict;
-use shared::task::{Arrival, LOOK_AHEAD, Phase, Priority, Submission, Task};
+use shared::task::{Arrival, LOOK_AHEAD, Phase, Submission, Task};
 use shared::workflow::Workflow;
 use shared::workflow::edge::{After, Edge};
-use shared::workflow::file::{Known, parse};
 use stateright::{Model, Property};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::hash::Hash;
 use std::sync::{Arc, Mutex};
 
-pub const SKEW: SignedDuration = SignedDuration::from_secs(1);
 /// Times further back than this many seconds are equal.
 const PAST: i64 = 4;
 /// Maximum number of rounds of a supervisor in which a task must reach its end.
@@ -164,18 +163,7 @@ const NO: u8 = 3;
 
 impl Flow {
     fn catches(self) -> bool {
-        match self {
-            Self::Branch | Self::Gate => true,
-            Self::Plain
-            | Self::Timer
-            | Self::Long
-            | Self::Event
-            | Self::People
-            | Self::Look
-            | Self::Ask
-            | Self::Accept
-            | Self::Beat => false,
-        }
+        matches!(self, Self::Branch | Self::Gate)
     }
 
     fn has_event(self) -> bool {
@@ -401,8 +389,7 @@ impl World {
             };
             text += &step("c", c, after, true);
         }
-        let workflow =
-            parse("model", &text, Known { agents: &["x", "http"], inputs: &[] }).expect("the model's own workflow");
+        let workflow = read(&text);
         let pause = Pause { by: "p".into(), reason: "r".into(), since: now() };
         let paused = ["x", "http"].map(|agent| (agent.to_owned(), pause.clone())).into();
         let world = |agents| Self {
@@ -436,18 +423,8 @@ impl World {
     }
 
     fn turn(&self, now: Timestamp) -> Turn<'_> {
-        let (agents, pools) = (&self.agents, &shared::pools::ONE_EACH);
-        Turn {
-            workflow: &self.workflow,
-            input: &serde_json::Value::Null,
-            now,
-            instance: "s",
-            skew: SKEW,
-            agents,
-            pools,
-            outputs: &shared::outputs::NONE,
-            public_url: "https://orders.example",
-        }
+        let (agents, public_url) = (&self.agents, "https://orders.example");
+        Turn { agents, public_url, ..turn(&self.workflow, now, &serde_json::Value::Null, &shared::outputs::NONE) }
     }
 
     fn event(&self, task: &Task, msg: Msg) -> Option<Event> {
@@ -1155,14 +1132,8 @@ fn normalise(task: &mut Task, by: SignedDuration) {
 impl World {
     /// A task called `id`, as submitted.
     pub fn begin(&self, id: &str) -> State {
-        let submission = Submission {
-            id: Id(id.into()),
-            tenant: String::new(),
-            reference: None,
-            reply_queue: Some("q".into()),
-            priority: Priority::Normal,
-            shard: 0,
-        };
+        let submission =
+            Submission { tenant: String::new(), reply_queue: Some("q".into()), ..submission(Id(id.into())) };
         let mut task = Task::new(submission, &self.workflow, now());
         normalise(&mut task, SignedDuration::ZERO);
         let b = &self.bounds;

@@ -62,14 +62,6 @@ fn workflow_history() -> Value {
     all
 }
 
-fn order_id() -> Value {
-    parameter("path", "order_id", "The order.", reference("Id"))
-}
-
-fn job_id() -> Value {
-    parameter("path", "job_id", "The job.", reference("JobId"))
-}
-
 fn job() -> Value {
     json!({"job_id": "job_0ttzd2q51jbevbtn21p1csjzdv", "action": "resubmit", "state": "running", "dry_run": false, "by": "ann",
         "reason": "the bank is back", "orders": "state Error, step charge", "rate_per_s": 40, "abort_after_failures": 10,
@@ -79,19 +71,27 @@ fn job() -> Value {
 fn job_act(verb: &str, id: &str, summary: &str, says: &str) -> Route {
     Route::new("post", &format!("/jobs/{{job_id}}/{verb}"), id, "operator", summary)
         .says(says)
-        .takes([job_id()])
         .body(reference("WhoAndWhy"), json!({"by": "ann", "reason": "the bank asks for a pause"}))
         .answers(200, "The job.", "Job", job())
         .refuses(&["no_such_job", "not_allowed"])
 }
 
-/// The parameters of an address that a step hands out.
-fn of_a_step(what: &str) -> [Value; 3] {
-    [
-        order_id(),
-        parameter("path", "step", "Name of the step.", json!({"type": "string", "maxLength": MAX_NAME})),
-        parameter("path", "token", &format!("Token of the {what}."), json!({"type": "string", "maxLength": 32})),
-    ]
+/// An act on one order, as its route is called.
+fn order_act(name: &str, id: &str, summary: &str) -> Route {
+    Route::new("post", &format!("/orders/{{order_id}}/actions/{name}"), id, "operator", summary).refuses(&[
+        "no_such_order",
+        "unreadable",
+        "order_moved",
+        "not_allowed",
+    ])
+}
+
+fn step_name() -> Value {
+    parameter("path", "step", "Name of the step.", json!({"type": "string", "maxLength": MAX_NAME}))
+}
+
+fn token_of(what: &str) -> Value {
+    parameter("path", "token", &format!("Token of the {what}."), json!({"type": "string", "maxLength": 32}))
 }
 
 impl Route {
@@ -106,6 +106,8 @@ impl Route {
             "erasure" => Some(scopes.erasure),
             _ => Some(scopes.operator),
         };
+        let ids = [("order_id", "The order.", "Id"), ("job_id", "The job.", "JobId")];
+        let ids = ids.into_iter().filter(|(name, ..)| path.contains(&format!("{{{name}}}")));
         let mut codes = vec!["misdirected"];
         if scope.is_some() {
             codes.extend(["unauthorized", "forbidden", "invalid_field", "unavailable"]);
@@ -118,7 +120,7 @@ impl Route {
             scope,
             summary: summary.into(),
             description: String::new(),
-            parameters: Vec::new(),
+            parameters: ids.map(|(name, words, schema)| parameter("path", name, words, reference(schema))).collect(),
             body: None,
             answers: Vec::new(),
             codes,
@@ -133,6 +135,14 @@ impl Route {
     fn takes(mut self, parameters: impl IntoIterator<Item = Value>) -> Self {
         self.parameters.extend(parameters);
         self
+    }
+
+    /// Takes a key, under which the same request is done only once.
+    fn keyed(self, words: &str, example: &str) -> Self {
+        let key = json!({"in": "header", "name": "Idempotency-Key", "required": true, "description": words,
+            "schema": {"type": "string", "minLength": 1, "maxLength": MAX_TEXT, "pattern": "^[!-~]([ -~]*[!-~])?$"},
+            "example": example});
+        self.takes([key]).refuses(&["missing_idempotency_key", "invalid_idempotency_key"])
     }
 
     fn body(mut self, schema: Value, example: Value) -> Self {
@@ -173,17 +183,6 @@ impl Route {
 
 /// Every operation of the API.
 pub fn routes() -> Vec<Route> {
-    let idempotency_key = json!({"in": "header", "name": "Idempotency-Key", "required": true,
-        "description": "A new value for each order. Submitting the same order again under the same key creates no second order and returns the same answer.",
-        "schema": {"type": "string", "minLength": 1, "maxLength": MAX_TEXT, "pattern": "^[!-~]([ -~]*[!-~])?$"},
-        "example": "order-10248"});
-    let mut job_key = idempotency_key.clone();
-    job_key["description"] =
-        json!("A new value for each job. Under the same key the request finds the job that it started.");
-    job_key["example"] = json!("the-bank-is-back");
-    let mut event_key = idempotency_key.clone();
-    event_key["description"] = json!("A new value for each event of the order.");
-    event_key["example"] = json!("payment-10248");
     let wait = format!(
         "Seconds to wait, at most {MAX_WAIT_S}, until the order has ended or, with `If-None-Match`, has changed. A \
          deployment may answer earlier."
@@ -206,13 +205,15 @@ pub fn routes() -> Vec<Route> {
                  with the same key. The W3C `traceparent` of the request is stored with the order and sent with its \
                  messages; a malformed one is ignored.",
             )
-            .takes([idempotency_key, parameter("header", "traceparent", "W3C trace context.", json!({"type": "string"}))])
+            .keyed(
+                "A new value for each order. Submitting the same order again under the same key creates no second order and returns the same answer.",
+                "order-10248",
+            )
+            .takes([parameter("header", "traceparent", "W3C trace context.", json!({"type": "string"}))])
             .body(submission(), json!({"workflow": "order", "input": northwind()}))
             .answers(202, "Accepted.", "Accepted", json!({"order_id": ID, "status_url": format!("/orders/{ID}")}))
             .with("Location")
             .refuses(&[
-                "missing_idempotency_key",
-                "invalid_idempotency_key",
                 "idempotency_key_reused",
                 "idempotency_key_spent",
                 "invalid_input",
@@ -225,7 +226,6 @@ pub fn routes() -> Vec<Route> {
         Route::new("get", "/orders/{order_id}", "getOrder", "orders", "Get an order's state")
             .says("A token with the operator's scope sees the orders of all tenants, any other token only its own tenant's.")
             .takes([
-                order_id(),
                 query("wait", &wait, whole(0, MAX_WAIT_S)),
                 query("output", "Name of a step whose output is shown even if it has more than 4,096 bytes.", json!({"maxLength": MAX_NAME})),
             ])
@@ -233,7 +233,6 @@ pub fn routes() -> Vec<Route> {
             .refuses(&["no_such_order", "unreadable"]),
         Route::new("get", "/orders/{order_id}/history", "getHistory", "orders", "Get an order's history")
             .says("A very long history keeps its first 20 and its last 180 entries.")
-            .takes([order_id()])
             .answers(200, "Oldest first.", "History", history())
             .refuses(&["no_such_order", "unreadable"]),
         Route::new("post", "/orders/{order_id}/events/{event}", "sendEvent", "orders", "Send an event to an order")
@@ -242,18 +241,13 @@ pub fn routes() -> Vec<Route> {
                  durably. If the answer is lost, repeat the same request with the same key. A key is known as long as \
                  the order is kept. The body has at most 4,096 bytes.",
             )
-            .takes([
-                order_id(),
-                parameter("path", "event", "Name of the event.", json!({"type": "string", "maxLength": MAX_NAME})),
-                event_key,
-            ])
+            .takes([parameter("path", "event", "Name of the event.", json!({"type": "string", "maxLength": MAX_NAME}))])
+            .keyed("A new value for each event of the order.", "payment-10248")
             .body(json!({"type": "object"}), json!({"amount": 12.5}))
             .answers(202, "Accepted.", "EventAccepted",
                 json!({"order_id": ID, "event": "paid", "status_url": format!("/orders/{ID}")}))
             .with("Location")
             .refuses(&[
-                "missing_idempotency_key",
-                "invalid_idempotency_key",
                 "no_such_order",
                 "no_such_event",
                 "event_key_reused",
@@ -268,20 +262,20 @@ pub fn routes() -> Vec<Route> {
                 "For services. The address is part of a step's call, and is all that a service needs to know. A callback \
                  that is repeated gets the same answer. The body has at most 65,536 bytes.",
             )
-            .takes(of_a_step("step"))
+            .takes([step_name(), token_of("step")])
             .body(json!({"type": "object"}), json!({"state": "finished"}))
             .answers(202, "Recorded.", "CallbackAccepted", json!({"order_id": ID, "step": "render"}))
             .refuses(&["no_such_callback", "event_key_reused", "event_late", "event_refused", "invalid_field", "unavailable", "unreadable"]),
         Route::new("get", "/links/{order_id}/{step}/{token}", "openLink", "callbacks", "Open the page of a link")
             .says("For people, in a browser. It changes nothing, because programs that check mails open every address.")
-            .takes(of_a_step("link"))
+            .takes([step_name(), token_of("link")])
             .page(200, "The question, and a form with a button for each answer.")
             .page(404, "There is no such link.")
             .page(409, "The question is closed, or not open yet.")
             .page(503, "Try again."),
         Route::new("post", "/links/{order_id}/{step}/{token}", "answerLink", "callbacks", "Answer on the page of a link")
             .says("What the form on that page sends. The same answer again gets the same page.")
-            .takes(of_a_step("link"))
+            .takes([step_name(), token_of("link")])
             .page(200, "The answer is stored.")
             .page(400, "The form was changed, or its reason is too long.")
             .page(404, "There is no such link.")
@@ -298,10 +292,9 @@ pub fn routes() -> Vec<Route> {
                  stop at the last time that it was given.",
             )
             .takes([
-                order_id(),
-                parameter("path", "step", "Name of the step.", json!({"type": "string", "maxLength": MAX_NAME})),
+                step_name(),
                 parameter("path", "attempt", "Number of the attempt.", whole(1, u32::MAX as usize)),
-                parameter("path", "token", "Token of the attempt.", json!({"type": "string", "maxLength": 32})),
+                token_of("attempt"),
             ])
             .body(
                 json!({"type": "object", "additionalProperties": false, "properties": {
@@ -342,7 +335,7 @@ pub fn routes() -> Vec<Route> {
                 "The system lists the orders that match now, and acts on them at the given rate, whatever becomes of \
                  the client. An order is acted on only if it still matches when its turn comes, and at most once.",
             )
-            .takes([job_key])
+            .keyed("A new value for each job. Under the same key the request finds the job that it started.", "the-bank-is-back")
             .body(
                 at_home(schema::<jobs::Start>()),
                 json!({"action": "resubmit", "filter": {"state": "Error", "step": "charge"}, "by": "ann",
@@ -350,17 +343,15 @@ pub fn routes() -> Vec<Route> {
             )
             .answers(202, "The job, new or started before under this key.", "Job", job())
             .with("Location")
-            .refuses(&["missing_idempotency_key", "invalid_idempotency_key", "not_possible", "no_such_workflow"]),
+            .refuses(&["not_possible", "no_such_workflow"]),
         Route::new("get", "/jobs", "listJobs", "operator", "List jobs")
             .takes([query("cursor", "`next` of the previous page.", any(MAX_CURSOR))])
             .answers(200, "A page, newest first. Jobs are kept for 120 days.", "Jobs", json!({"jobs": [job()]})),
         Route::new("get", "/jobs/{job_id}", "getJob", "operator", "Show a job")
-            .takes([job_id()])
             .answers(200, "The job with its progress.", "Job", job())
             .refuses(&["no_such_job"]),
         Route::new("get", "/jobs/{job_id}/results", "listJobResults", "operator", "List the results of a job")
             .takes([
-                job_id(),
                 query("page", "`next` of the previous page.", whole(0, u32::MAX as usize)),
                 query("only", "Only orders that were not acted on.", json!({"type": "string", "enum": ["failed"]})),
             ])
@@ -407,7 +398,6 @@ pub fn routes() -> Vec<Route> {
             .answers(200, "State of the system.", "Overview", overview_example()),
         Route::new("get", "/details/{order_id}", "getDetails", "operator", "Get everything about an order")
             .says("Its status, history and input, the limits of its steps, and which acts are possible now.")
-            .takes([order_id()])
             .answers(
                 200,
                 "The order in full.",
@@ -419,7 +409,6 @@ pub fn routes() -> Vec<Route> {
             .refuses(&["no_such_order", "unreadable"]),
         Route::new("get", "/details/{order_id}/record", "getRecord", "operator", "Get an order's record as it is stored")
             .says("Works for unreadable records, too; use it with `mend`.")
-            .takes([order_id()])
             .answers(
                 200,
                 "The text of the record, its mark, and the reason if it cannot be read.",
@@ -434,7 +423,6 @@ pub fn routes() -> Vec<Route> {
                  step has `each` and has begun its list.",
             )
             .takes([
-                order_id(),
                 parameter("path", "step", "The step.", json!({"type": "string", "maxLength": MAX_NAME})),
                 parameter("query", "state", "Only items in this state.", json!({"type": "string", "enum": Item::NAMES})),
                 parameter("query", "cursor", "`next` of the previous page.", json!({"type": "integer", "minimum": 0, "maximum": MAX_ITEMS})),
@@ -527,13 +515,11 @@ pub fn routes() -> Vec<Route> {
         route.parameters.push(if_none_match());
     }
     for name in act::NAMES {
-        let act = Route::new("post", &format!("/orders/{{order_id}}/actions/{name}"), name, "operator", summary(name))
+        let act = order_act(name, name, summary(name))
             .says("The history keeps the act with name and reason. Repeating it answers `repeated`.")
-            .takes([order_id()])
             .body(act_schema(name), json!({"by": "ann", "reason": "asked by the customer"}))
             .answers(200, "Done.", "ActDone", json!({"order_id": ID, "outcome": "applied", "version": 8}))
-            .with("ETag")
-            .refuses(&["no_such_order", "unreadable", "order_moved", "not_allowed"]);
+            .with("ETag");
         all.push(act);
     }
     for verb in workflows::VERBS {
@@ -555,33 +541,28 @@ pub fn routes() -> Vec<Route> {
                 .refuses(&["no_such_workflow", "workflow_moved", "not_possible"]);
         all.push(change);
     }
-    let path = format!("/orders/{{order_id}}/actions/{}", mend::NAME);
     all.push(
-        Route::new("post", &path, mend::NAME, "operator", "Replace an unreadable record with a mended one")
+        order_act(mend::NAME, mend::NAME, "Replace an unreadable record with a mended one")
             .says(
                 "Replaces only the record that `seen` names, and only while it is unreadable. The history keeps the act with \
                  name and reason. Repeating it answers `repeated`.",
             )
-            .takes([order_id()])
             .body(
                 reference("Mend"),
                 json!({"by": "ann", "reason": "a damaged disk", "seen": "5f0c1c5e9d2b7a41",
                        "record": {"wf": "order", "wh": "5f0c1c5e", "ph": "Error", "st": [], "tn": "default", "log": []}}),
             )
             .answers(200, "Done.", "ActDone", json!({"order_id": ID, "outcome": "applied", "version": 8}))
-            .with("ETag")
-            .refuses(&["no_such_order", "unreadable", "order_moved", "not_allowed"]),
+            .with("ETag"),
     );
-    let path = format!("/orders/{{order_id}}/actions/{}", migrate::NAME);
     all.push(
-        Route::new("post", &path, migrate::NAME, "operator", "Continue an order under another definition of its workflow")
+        order_act(migrate::NAME, migrate::NAME, "Continue an order under another definition of its workflow")
             .says(
                 "No settled step runs again, and no undo that is owed is forgotten; a definition that would break this \
                  rule is refused. While a step is with an agent, the answer is `waits`: no other step starts, and the \
                  order is moved once no request can start any more. A later migration replaces one that waits. A dry \
                  run changes nothing.",
             )
-            .takes([order_id()])
             .body(reference("Migrate"), json!({"by": "ann", "reason": "a new check", "to": "latest", "dry_run": true}))
             .answers(
                 200,
@@ -591,18 +572,16 @@ pub fn routes() -> Vec<Route> {
                        "left_out": [], "undone_differently": [], "added": ["check-sanctions"], "changed": [], "doubts": []}),
             )
             .with("ETag")
-            .refuses(&["no_such_order", "unreadable", "order_moved", "not_allowed", "not_possible"]),
+            .refuses(&["not_possible"]),
     );
-    let path = format!("/orders/{{order_id}}/actions/{}", again::NAME);
     all.push(
-        Route::new("post", &path, "runAgain", "operator", "Run steps of an order again, and all that come after them")
+        order_act(again::NAME, "runAgain", "Run steps of an order again, and all that come after them")
             .says(
                 "Also possible for an order that has ended. What these steps did is undone first, beginning with the \
                  last step. A step that was undone gets a new idempotency key; any other step keeps its key, so that \
                  its service does nothing twice. Earlier replies, events and callbacks for these steps no longer \
                  count. A dry run changes nothing.",
             )
-            .takes([order_id()])
             .body(reference("RunAgain"), json!({"by": "ann", "reason": "the wrong box", "from": ["charge"], "dry_run": true}))
             .answers(
                 200,
@@ -611,8 +590,7 @@ pub fn routes() -> Vec<Route> {
                 json!({"order_id": ID, "outcome": "would_apply", "version": 8, "again": ["charge", "ship"],
                        "undone_first": ["ship", "charge"], "stays": [], "new_keys": ["charge", "ship"], "old_keys": [], "new_orders": []}),
             )
-            .with("ETag")
-            .refuses(&["no_such_order", "unreadable", "order_moved", "not_allowed"]),
+            .with("ETag"),
     );
     all.push(
         Route::new(
@@ -627,7 +605,6 @@ pub fn routes() -> Vec<Route> {
              order must have ended. The orders that it started are erased with it. A repeated request gets the \
              same answer.",
         )
-        .takes([order_id()])
         .body(reference("WhoAndWhy"), json!({"by": "ann", "reason": "request 17"}))
         .answers(
             200,

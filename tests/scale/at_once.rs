@@ -24,25 +24,26 @@ struct Ended {
 
 impl Synthetic {
     /// Another instance on the same tables, with a processor of its own.
-    fn beside(&self) -> Self {
+    fn beside(&self) -> Arc<Self> {
         let (workflow, overdue, state) = (self.workflow.clone(), self.overdue.clone(), Arc::clone(&self.state));
-        Self { workflow, overdue, state, busy: Mutex::new(self.begun), ..*self }
+        Arc::new(Self { workflow, overdue, state, busy: Mutex::new(self.begun), ..*self })
     }
 
-    fn engine(self, name: &str) -> Engine<Self, Queue> {
+    fn engine(self: &Arc<Self>, name: &str) -> Engine {
         let (begun, queue) = (self.begun, Queue(Arc::clone(&self.state)));
         let clock = Arc::new(move || plus(epoch(), SignedDuration::try_from(begun.elapsed()).unwrap()));
-        Engine::new(self, queue, contract::settings(name, clock))
+        Engine::new(Arc::clone(self) as _, Arc::new(queue), contract::settings(name, clock))
     }
 }
 
 /// Takes batches of Wakes until nothing waits any more. How many messages it gave back.
-async fn schedule_all(engine: &Engine<Synthetic, Queue>) -> usize {
+async fn schedule_all(store: Arc<Synthetic>, name: String) -> usize {
+    let engine = store.engine(&name);
     let mut failed = 0;
     loop {
         let (batch, next) = {
-            let mut state = engine.store.state();
-            let is_over = state.ended.len() == engine.store.plan.overdue;
+            let mut state = store.state();
+            let is_over = state.ended.len() == store.plan.overdue;
             let mail = state.mail.as_mut().expect("somebody takes it");
             let due: Vec<_> = mail.range(..=(Instant::now(), u64::MAX)).take(BATCH).map(|(at, _)| *at).collect();
             let batch: Vec<_> = due.into_iter().filter_map(|at| mail.remove_entry(&at)).collect();
@@ -61,23 +62,23 @@ async fn schedule_all(engine: &Engine<Synthetic, Queue>) -> usize {
         let back = batch.into_iter().zip(answers).filter(|(_, answer)| answer.is_err());
         let back: Vec<_> = back.map(|(((_, number), wake), _)| ((Instant::now() + AGAIN, number), wake)).collect();
         failed += back.len();
-        engine.store.state().mail.as_mut().expect("somebody takes it").extend(back);
+        store.state().mail.as_mut().expect("somebody takes it").extend(back);
     }
 }
 
 /// Sweeps once a minute until the instant, each time by a supervisor that forgot the last one if `is_cold`.
 async fn run(plan: Plan, is_cold: bool) -> Ended {
     let ends = Duration::try_from(plan.ends.expect("waits")).unwrap();
-    let store = Synthetic::new(plan);
+    let store = Arc::new(Synthetic::new(plan));
     let (begun, state) = (store.begun, Arc::clone(&store.state));
-    let schedulers: Vec<_> = (0..SCHEDULERS).map(|n| store.beside().engine(&format!("s{n}"))).collect();
+    let schedulers = (0..SCHEDULERS).map(|n| schedule_all(store.beside(), format!("s{n}")));
     let mut engine = store.beside().engine("v");
     let sweeps = async {
         let (mut longest, mut sweeps, mut start) = (0.0_f64, 0, Instant::now());
         while start < begun + ends {
             let swept = {
-                let supervisor = Supervisor::new(&engine, Settings::new(plan.shards, MINUTE));
-                let mut supervisor = supervisor.stopping_at(start + FUNCTION_TIMEOUT - LAST_PAGE);
+                let mut supervisor = Supervisor::new(&engine, &*store, Settings::new(plan.shards, MINUTE));
+                supervisor.stop_at = Some(start + FUNCTION_TIMEOUT - LAST_PAGE);
                 let patrol = Box::pin(supervisor.patrol(Duration::ZERO, start));
                 timeout(FUNCTION_TIMEOUT, patrol).await.expect("Lambda killed the function").unwrap()
             };
@@ -91,7 +92,7 @@ async fn run(plan: Plan, is_cold: bool) -> Ended {
         }
         (longest, sweeps)
     };
-    let ((longest, sweeps), failed) = join(sweeps, join_all(schedulers.iter().map(schedule_all))).await;
+    let ((longest, sweeps), failed) = join(sweeps, join_all(schedulers)).await;
     let state = state.lock().unwrap();
     let last = state.last.duration_since(plus(epoch(), SignedDuration::try_from(ends).unwrap()));
     let (last, failed) = (Duration::try_from(last).expect("never too early"), failed.iter().sum());

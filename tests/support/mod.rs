@@ -3,24 +3,22 @@
 pub mod page;
 pub mod world;
 
+use aws_sdk_sqs::types::Message;
 use serde_json::{Value, json};
 use shared::engine::Observer;
 use shared::history::Kind;
 use shared::order::Id;
-use shared::pools::Layout;
 use shared::ports::StateStore;
 use shared::task::{ProcessState, Task};
 use shared::workflow::Workflow;
 use shared::workflow::file::{Known, parse};
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use stepwarden_aws::{Clients, Config};
 use stepwarden_embedded::{Durability, Event};
-use stepwarden_local::access;
-use stepwarden_local::functions::{Targets, target};
-use stepwarden_local::system::{Backend, Options, System};
-use stepwarden_remotes::{Expected, Fault, Service, ServiceFaults};
+use stepwarden_local::system::{Options, System};
+use stepwarden_remotes::{Expected, Fault, Remotes, Service, ServiceFaults};
+use tokio::net::TcpListener;
 
 /// A condition becomes true within this time on any machine; a failing test waits this long.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -118,6 +116,28 @@ pub async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T
     }
 }
 
+/// An observer of an engine, and the tasks as it saw them saved.
+pub fn recorder() -> (Arc<Mutex<Vec<Task>>>, Observer) {
+    let saved = Arc::<Mutex<Vec<Task>>>::default();
+    let observed = Arc::clone(&saved);
+    (saved, Arc::new(move |save| observed.lock().unwrap().push(save.task.clone())))
+}
+
+/// A listener on a free port, and its URL.
+pub async fn listen() -> (TcpListener, String) {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    (listener, url)
+}
+
+/// The sample remote services, and their URL.
+pub async fn remotes() -> (Remotes, String) {
+    let (remotes, (listener, url)) = (Remotes::open(None).unwrap(), listen().await);
+    let served = remotes.clone();
+    tokio::spawn(async move { served.serve(listener, std::future::pending()).await });
+    (remotes, url)
+}
+
 /// The whole system in memory, and every version of every task it saved.
 pub struct Whole {
     pub system: System,
@@ -129,62 +149,21 @@ pub struct Whole {
 impl Whole {
     /// Starts it with these workflows, on free ports.
     pub async fn start(workflows: &[String]) -> Self {
-        Self::start_with(workflows, Layout::new(), BTreeMap::new()).await
+        Self::start_with(workflows, |_| {}).await
     }
 
-    /// Starts a system in which new orders wait for a scheduler, as on AWS.
-    pub async fn start_waking(workflows: &[String]) -> Self {
-        let access = access::Options::default();
-        Self::start_whole(workflows, Layout::new(), BTreeMap::new(), access, Targets::new(), false).await
-    }
-
-    /// Starts a system with agents that have several pools, and with remote services elsewhere.
-    pub async fn start_with(workflows: &[String], pools: Layout, urls: BTreeMap<String, String>) -> Self {
-        Self::start_whole(workflows, pools, urls, access::Options::default(), Targets::new(), true).await
-    }
-
-    /// Starts a system with more tokens.
-    pub async fn start_for(workflows: &[String], access: access::Options) -> Self {
-        Self::start_whole(workflows, Layout::new(), BTreeMap::new(), access, Targets::new(), true).await
-    }
-
-    /// Starts a system with stand-ins for Lambda functions, as `--lambda` takes them.
-    pub async fn with_functions(workflows: &[String], functions: &[&str]) -> Self {
-        let functions = functions.iter().map(|text| target(text).unwrap()).collect();
-        Self::start_whole(workflows, Layout::new(), BTreeMap::new(), access::Options::default(), functions, true).await
-    }
-
-    async fn start_whole(
-        workflows: &[String],
-        pools: Layout,
-        urls: BTreeMap<String, String>,
-        access: access::Options,
-        functions: Targets,
-        begins: bool,
-    ) -> Self {
-        let versions = Arc::new(Mutex::new(Vec::new()));
-        let observer: Observer = {
-            let versions = Arc::clone(&versions);
-            Arc::new(move |save| versions.lock().unwrap().push(save.task.clone()))
-        };
+    /// Starts it with other options than usual.
+    pub async fn start_with(workflows: &[String], change: impl FnOnce(&mut Options)) -> Self {
+        let (versions, observer) = recorder();
         let workflows = workflows.iter().map(|text| workflow(text)).map(|w| (w.name.clone(), w)).collect();
-        let system = System::start(Options {
-            backend: Backend::Embedded { data: None, durability: Durability::Process },
-            port: 0,
-            workflows,
+        let mut options = Options {
             reply_queues: "shop=*".parse().unwrap(),
             observer: Some(observer),
-            cache: 1000,
-            pools,
-            urls,
-            access,
             external_agents: vec![EXTERNAL.into()],
-            functions,
-            files: Default::default(),
-            begins,
-        })
-        .await
-        .unwrap();
+            ..Options::embedded(None, Durability::Process, workflows)
+        };
+        change(&mut options);
+        let system = System::start(options).await.unwrap();
         let clients = Clients::embedded(system.endpoints.as_ref().unwrap().http_client());
         let http = http(&system.token);
         Self { system, clients, http, versions }
@@ -215,6 +194,42 @@ impl Whole {
         self.http.get(format!("{}{path}", self.system.url)).send().await.unwrap().json().await.unwrap()
     }
 
+    /// What `POST` of `body` to `path` answers: status and body.
+    pub async fn post(&self, path: &str, body: &Value) -> (u16, Value) {
+        let answer = self.http.post(format!("{}{path}", self.system.url)).json(body).send().await.unwrap();
+        (answer.status().as_u16(), answer.json().await.unwrap())
+    }
+
+    /// Sends a message to the queue with this name.
+    pub async fn send(&self, queue: &str, body: &str) {
+        let send = self.clients.sqs.send_message().queue_url(self.config().queue_url(queue));
+        send.message_body(body).send().await.unwrap();
+    }
+
+    /// Up to ten messages of the queue with this name.
+    pub async fn receive(&self, queue: &str) -> Vec<Message> {
+        let receive = self.clients.sqs.receive_message().queue_url(self.config().queue_url(queue));
+        receive.max_number_of_messages(10).send().await.unwrap().messages.unwrap_or_default()
+    }
+
+    /// All messages that wait in the queue with this name, once there were at least so many, read as plain JSON.
+    pub async fn take(&self, queue: &str, at_least: usize) -> Vec<Value> {
+        let mut all = Vec::new();
+        until(&format!("{at_least} messages in {queue}"), async || {
+            let messages = self.receive(queue).await;
+            all.extend(messages.iter().map(|message| serde_json::from_str::<Value>(message.body().unwrap()).unwrap()));
+            (all.len() >= at_least).then_some(())
+        })
+        .await;
+        all
+    }
+
+    /// Deletes a message that was received from the queue with this name.
+    pub async fn delete(&self, queue: &str, message: Message) {
+        let delete = self.clients.sqs.delete_message().queue_url(self.config().queue_url(queue));
+        delete.receipt_handle(message.receipt_handle.unwrap()).send().await.unwrap();
+    }
+
     /// The task as it is stored.
     pub async fn task(&self, id: &Id) -> Task {
         self.system.engine.store.load(id).await.unwrap().unwrap()
@@ -223,6 +238,15 @@ impl Whole {
     /// The task once `wanted` holds.
     pub async fn task_once(&self, id: &Id, what: &str, wanted: impl Fn(&Task) -> bool) -> Task {
         until(&format!("{id}: {what}"), async || Some(self.task(id).await).filter(|task| wanted(task))).await
+    }
+
+    /// The tasks of these orders as they are stored.
+    pub async fn tasks(&self, ids: &[Id]) -> Vec<Task> {
+        let mut tasks = Vec::new();
+        for id in ids {
+            tasks.push(self.task(id).await);
+        }
+        tasks
     }
 
     /// The tasks of these orders, once they have ended and owe nothing.
@@ -235,12 +259,19 @@ impl Whole {
         tasks
     }
 
+    /// The task of this order, once it has ended in `state` and owes nothing.
+    pub async fn ends(&self, id: &Id, state: ProcessState) -> Task {
+        let task = self.ended(std::slice::from_ref(id)).await.remove(0);
+        assert_eq!(task.process_state(), state, "{id} {:?} {:#?}", task.reason, task.log);
+        task
+    }
+
     /// Waits until all orders have ended in `state`, and checks that the remote services hold the right effects and
     /// that no message was set aside.
     pub async fn all_end(&self, ids: &[Id], state: ProcessState) -> Vec<Task> {
-        let tasks = self.ended(ids).await;
-        for task in &tasks {
-            assert_eq!(task.process_state(), state, "{} {:?} {:#?}", task.id, task.reason, task.log);
+        let mut tasks = Vec::new();
+        for id in ids {
+            tasks.push(self.ends(id, state).await);
         }
         self.ledger_is_clean(&tasks);
         assert_eq!(self.set_aside(), 0);

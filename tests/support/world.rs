@@ -7,17 +7,18 @@ use aws_lambda_events::event::sqs::SqsEvent;
 use aws_sdk_sqs::types::{Message, MessageSystemAttributeName};
 use serde_json::{Value, json};
 use shared::engine::Observer;
-use shared::order::Id;
+use shared::order::{DEFAULT_TENANT, Id};
 use shared::ports::StateStore;
 use shared::task::Task;
 use shared::time::{SignedDuration, Timestamp};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use stepwarden_aws::batch::Response;
-use stepwarden_aws::{Clients, Config, DynamoStore, Engine, SqsMessenger, observed_engine, schema};
+use stepwarden_aws::{Clients, Config, Engine, SqsMessenger, observed_engine, schema};
 use stepwarden_embedded::{Call, Endpoints, Fault, FaultHook};
 use stepwarden_remotes::Remotes;
 use submit::Submit;
+use submit::problem::Problem;
 
 /// Queues whose messages advance an order.
 pub const QUEUES: [&str; 19] = [
@@ -46,7 +47,9 @@ pub struct World {
     pub endpoints: Endpoints,
     pub clients: Clients,
     pub config: Config,
-    pub submit: Arc<Submit<DynamoStore, SqsMessenger>>,
+    pub submit: Arc<Submit>,
+    /// Its engine.
+    pub submitting: Engine,
     pub runtime: Runtime,
     pub messenger: SqsMessenger,
     pub remotes: Remotes,
@@ -88,30 +91,26 @@ impl World {
             instance: "submit".into(),
         };
         config.queue_prefix = schema::create(&clients, &config, "stepwarden-", 60).await.unwrap();
-        let remotes = Remotes::open(None).unwrap();
-        let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
-        let url = format!("http://{}", listener.local_addr().unwrap());
-        let served = remotes.clone();
-        tokio::spawn(async move { served.serve(listener, std::future::pending()).await });
+        let (remotes, url) = super::remotes().await;
         let offset_ms = Arc::new(AtomicI64::new(0));
         let started = (Timestamp::now(), tokio::time::Instant::now());
         let clock = clock(started, &offset_ms);
-        let engine = Arc::new(observed_engine(&config, &clients, Arc::clone(&clock), observer));
+        let submitting = observed_engine(&config, &clients, Arc::clone(&clock), observer);
         let workflows = workflows.iter().map(|text| workflow(text)).map(|w| (w.name.clone(), w)).collect();
         let submit = Arc::new(Submit {
-            engine,
+            engine: Arc::clone(&submitting.engine),
             workflows,
             reply_queues: config.reply_queues.clone(),
             shards: 1,
             scopes: Default::default(),
-            queue_tenant: shared::order::DEFAULT_TENANT.into(),
+            queue_tenant: DEFAULT_TENANT.into(),
             begins: None,
         });
         let settings = Settings { skew: config.clock_skew, breaker: breaker::Settings::default() };
         let runtime =
             Runtime::new(agents::all(|name| format!("{url}/{name}"), &agents::Means::default()), settings, clock);
         let messenger = SqsMessenger::new(&clients, &config);
-        Self { endpoints, clients, config, submit, runtime, messenger, remotes, offset_ms, started }
+        Self { endpoints, clients, config, submit, submitting, runtime, messenger, remotes, offset_ms, started }
     }
 
     /// A world with a workflow in the shape of the reference whose deadlines are far away.
@@ -136,13 +135,18 @@ impl World {
 
     /// Submits in this process.
     pub async fn accept(&self, workflow: &str, key: &str, input: Value) -> Id {
-        let body = json!({"workflow": workflow, "input": input}).to_string();
-        let submission = submit::submission::parse(body.as_bytes()).unwrap();
-        self.submit.accept(shared::order::DEFAULT_TENANT, key, submission).await.unwrap()
+        let body = json!({"workflow": workflow, "input": input});
+        self.try_accept(DEFAULT_TENANT, key, &body).await.unwrap()
+    }
+
+    /// Submits `body` for a tenant.
+    pub async fn try_accept(&self, tenant: &str, key: &str, body: &Value) -> Result<Id, Problem> {
+        let submission = submit::submission::parse(body.to_string().as_bytes()).unwrap();
+        self.submit.accept(tenant, key, submission).await
     }
 
     pub async fn task(&self, id: &Id) -> Task {
-        self.submit.engine.store.load(id).await.unwrap().unwrap()
+        self.submitting.store.load(id).await.unwrap().unwrap()
     }
 
     pub fn url(&self, queue: &str) -> String {
@@ -167,15 +171,19 @@ impl World {
         receive.wait_time_seconds(0).send().await.unwrap().messages.unwrap_or_default()
     }
 
-    /// Delivers one batch of a queue to its function; false if there was none. Failed messages are visible again at
-    /// once.
+    /// Delivers one batch of a queue to its function; false if there was none.
     pub async fn deliver(&self, queue: &str, engine: &Engine) -> bool {
         let messages = self.receive_whole(queue).await;
-        if messages.is_empty() {
-            return false;
+        if !messages.is_empty() {
+            self.deliver_all(queue, engine, &messages).await;
         }
-        let response = self.handle(queue, engine, whole_event(queue, &messages)).await;
-        for message in &messages {
+        !messages.is_empty()
+    }
+
+    /// Delivers these messages of a queue to its function. Failed messages are visible again at once.
+    pub async fn deliver_all(&self, queue: &str, engine: &Engine, messages: &[Message]) {
+        let response = self.handle(queue, engine, whole_event(queue, messages)).await;
+        for message in messages {
             let (id, receipt) = (message.message_id().unwrap(), message.receipt_handle().unwrap());
             let failed = response.batch_item_failures.iter().any(|f| f.item_identifier == id);
             let (sqs, url) = (&self.clients.sqs, self.url(queue));
@@ -187,13 +195,12 @@ impl World {
                 let _ = sqs.delete_message().queue_url(url).receipt_handle(receipt).send().await;
             }
         }
-        true
     }
 
     /// The function of a queue on one batch.
     pub async fn handle(&self, queue: &str, engine: &Engine, event: SqsEvent) -> Response {
         match queue {
-            "submissions" => submit::queue_handler(&*self.submit, event).await,
+            "submissions" => submit::queue_handler(&self.submit, event).await,
             "scheduler" | "scheduler-high" | "replies" => scheduler::handler(engine, event).await,
             _ => agent::handler(&self.runtime, &self.messenger, event).await,
         }

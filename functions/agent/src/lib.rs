@@ -57,8 +57,12 @@ pub trait Agent: Send + Sync {
 }
 
 /// Handles one batch of requests concurrently. Replies leave as they come, so that a slow remote service holds up no
-/// other. A record is redelivered if its reply was not sent.
-pub async fn handler<M: Messenger>(runtime: &Runtime, messenger: &M, event: SqsEvent) -> Response {
+/// other. A record is redelivered if its reply was not sent. Compiled here for all that run it.
+pub fn handler<'a>(runtime: &'a Runtime, messenger: &'a dyn Messenger, event: SqsEvent) -> BoxFuture<'a, Response> {
+    Box::pin(perform_all(runtime, messenger, event))
+}
+
+async fn perform_all(runtime: &Runtime, messenger: &dyn Messenger, event: SqsEvent) -> Response {
     let mut response = Response::default();
     let mut aside = Vec::new();
     let mut work = FuturesUnordered::new();
@@ -113,7 +117,7 @@ pub async fn handler<M: Messenger>(runtime: &Runtime, messenger: &M, event: SqsE
 /// A reply, the record it answers, and how long that was deliberately held back.
 type Done = (Option<Reply>, Record, SignedDuration, traces::Span);
 
-async fn reply<M: Messenger>(messenger: &M, ready: Vec<Done>, response: &mut Response) {
+async fn reply(messenger: &dyn Messenger, ready: Vec<Done>, response: &mut Response) {
     let mut senders = Vec::new();
     let (effects, from): (Vec<_>, Vec<_>) = ready
         .into_iter()
@@ -131,7 +135,7 @@ async fn reply<M: Messenger>(messenger: &M, ready: Vec<Done>, response: &mut Res
         if let Err(error) = sent {
             span.fail("unavailable");
             tracing::warn!(message.id = %id, error = %Chain(&error), "a reply was not sent; its request will be redelivered");
-            response.fail(id);
+            response.add_failure(id);
         }
     }
 }

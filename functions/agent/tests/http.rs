@@ -11,7 +11,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 use shared::message::{Effect, Outcome, Request};
-use shared::ports::Messenger;
+use shared::ports::{Messenger, async_trait};
 use shared::time::{SignedDuration, Timestamp};
 use std::sync::{Arc, Mutex};
 
@@ -462,6 +462,7 @@ async fn an_attempt_that_called_is_not_deferred() {
 #[derive(Default)]
 struct Sent(Mutex<Vec<Effect>>);
 
+#[async_trait]
 impl Messenger for Sent {
     async fn send(&self, effects: Vec<Effect>) -> Vec<Result<(), shared::ports::Error>> {
         let answers = effects.iter().map(|_| Ok(())).collect();

@@ -124,6 +124,26 @@ pub fn header<'a>(event: &'a ApiGatewayV2httpRequest, name: &str) -> Option<&'a 
     event.headers.get(name).and_then(|value| value.to_str().ok())
 }
 
+/// Longest idempotency key, in characters.
+const MAX_KEY: usize = 200;
+
+/// Checks the form of the idempotency key of an order, an event or a job, as `each` says.
+///
+/// # Errors
+/// Missing, too long, or with characters that a header cannot contain.
+pub fn idempotency_key<'a>(key: Option<&'a str>, each: &str) -> Result<&'a str, Problem> {
+    let how = format!("send a header Idempotency-Key with a new value for each {each}, for example a UUID");
+    let key = key
+        .map(str::trim)
+        .filter(|k| !k.is_empty())
+        .ok_or_else(|| problem::missing_idempotency_key("Idempotency-Key", how.as_str()))?;
+    if key.len() > MAX_KEY || !key.bytes().all(|b| b.is_ascii_graphic() || b == b' ') {
+        let detail = format!("it must have at most {MAX_KEY} printable ASCII characters; {how}");
+        return Err(problem::invalid_idempotency_key("Idempotency-Key", detail));
+    }
+    Ok(key)
+}
+
 /// The `traceparent` of a request; `None` if it has none, or a malformed one.
 #[must_use]
 pub fn traceparent(event: &ApiGatewayV2httpRequest) -> Option<String> {

@@ -10,7 +10,8 @@ use shared::decision::{Act, What};
 use shared::items::{MAX_EDITED, MAX_ITEMS};
 use shared::operator::Outcome;
 use shared::order::Id;
-use shared::ports::Error;
+use shared::ports::{Error, StateStore};
+use shared::task::Task;
 use shared::workflow::file::MAX_NAME;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -164,12 +165,28 @@ pub struct Why {
 }
 
 impl Operator {
+    /// The task of the order called `id`.
+    ///
+    /// # Errors
+    /// There is no such order, or the store failed.
+    pub(crate) async fn known(&self, id: &str) -> Result<Task, Problem> {
+        let task = match Id::parse(id) {
+            Some(id) => self.engine.store.load(&id).await.map_err(|e| unavailable(&e))?,
+            None => None,
+        };
+        task.ok_or_else(|| no_such_order(id))
+    }
+
     /// Does one act.
     pub async fn act(&self, id: Id, act: Act) -> Result<Outcome, Error> {
         tracing::info!(task.id = %id, operator = %act.by, "asked to {}", verb(&act.what));
         let mut all = self.engine.act(vec![(id, act)]).await;
         all.pop().expect("one answer for one act")
     }
+}
+
+pub(crate) fn no_such_order(id: &str) -> Problem {
+    problem::no_such_order("order_id", format!("`{id}` is not the id of a known order"))
 }
 
 fn verb(what: &What) -> &'static str {

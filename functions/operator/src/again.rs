@@ -69,18 +69,9 @@ pub struct Report {
     /// Until this time an earlier request can start, so the undo waits (UTC, milliseconds).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waits_until: Option<Timestamp>,
-    /// All steps that are done again.
-    pub again: Vec<String>,
-    /// Those that are undone before, in that order.
-    pub undone_first: Vec<String>,
-    /// Those that may have run and have no undo: what they did stays.
-    pub stays: Vec<String>,
-    /// Those that get a new idempotency key.
-    pub new_keys: Vec<String>,
-    /// Those that keep their key: a service that knows it answers as before and does nothing.
-    pub old_keys: Vec<String>,
-    /// Those whose order is undone, and that start another one.
-    pub new_orders: Vec<String>,
+    /// What it means for the order's steps.
+    #[serde(flatten)]
+    pub plan: Plan,
 }
 
 impl Operator {
@@ -136,18 +127,5 @@ impl Operator {
 }
 
 fn report(task: &Task, outcome: &'static str, version: u64, plan: Plan) -> Report {
-    let Plan { again, undone_first, stays, new_keys, old_keys, new_orders } = plan;
-    Report {
-        order_id: task.id.clone(),
-        outcome: outcome.into(),
-        version,
-        why: None,
-        waits_until: None,
-        again,
-        undone_first,
-        stays,
-        new_keys,
-        old_keys,
-        new_orders,
-    }
+    Report { order_id: task.id.clone(), outcome: outcome.into(), version, why: None, waits_until: None, plan }
 }

@@ -2,14 +2,13 @@
 //! because a policy for applications allows `GET /orders/*`.
 
 use crate::{Operator, act};
-use edge::problem::{self, Problem};
+use edge::problem::Problem;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use shared::decision::Act;
 use shared::message::HistoryEntry;
 use shared::operator::Outcome;
-use shared::order::Id;
 use shared::ports::{Error, StateStore};
 use shared::task::Task;
 use shared::view::{self, Status};
@@ -70,12 +69,8 @@ impl Operator {
     /// # Errors
     /// The order does not exist, or the store failed.
     pub async fn details(&self, id: &str) -> Result<Details, Problem> {
-        let task = match Id::parse(id) {
-            Some(id) => self.engine.store.load(&id).await.map_err(|e| act::unavailable(&e))?,
-            None => None,
-        };
-        let none = || problem::no_such_order("order_id", format!("`{id}` is not the id of a known order"));
-        self.of_task(&task.ok_or_else(none)?).await.map_err(|e| act::unavailable(&e))
+        let task = self.known(id).await?;
+        self.of_task(&task).await.map_err(|e| act::unavailable(&e))
     }
 
     async fn of_task(&self, task: &Task) -> Result<Details, Error> {

@@ -47,7 +47,7 @@ impl Operator {
     /// There is no such order, something still needs its data, or the store failed.
     pub async fn erase(&self, id: &str, why: &Why, subject: Option<&str>) -> Result<Erased, Problem> {
         let (by, reason) = act::who_and_why(subject, why.by.as_deref(), why.reason.as_deref())?;
-        let none = || problem::no_such_order("order_id", format!("`{id}` is not the id of a known order"));
+        let none = || act::no_such_order(id);
         let id = Id::parse(id).ok_or_else(none)?;
         tracing::info!(task.id = %id, operator = %by, "asked to erase the order");
         let (started, wish) = (Instant::now(), Wish { by, reason });

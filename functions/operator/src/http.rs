@@ -13,6 +13,7 @@ use aws_lambda_events::event::apigw::{ApiGatewayV2httpRequest, ApiGatewayV2httpR
 use edge::http::{body, caller, check_media_type, header, json_answer, read, refuse, traced, traceparent};
 use edge::problem::{self, Problem};
 use edge::{auth, query};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 use shared::decision::Act;
 use shared::job::Control;
@@ -129,20 +130,26 @@ async fn route(operator: &Operator, event: &ApiGatewayV2httpRequest) -> Result<A
             let query = query::read(event, &list::PARAMETERS)?;
             Ok(json_answer(200, &operator.list(&query).await?, &[]))
         }
-        ("POST", ["orders", id, "actions", mend::NAME]) => post_mend(operator, event, id).await,
+        ("POST", ["orders", id, "actions", mend::NAME]) => {
+            let mend: Mend = parse_up_to(event, mend::MAX_BODY)?;
+            traces::set("act", mend::NAME);
+            traces::set("task.id", (*id).to_owned());
+            let mended = Box::pin(operator.mend(id, &mend, caller(event))).await?;
+            Ok(done(&mended, mended.version))
+        }
         ("POST", ["orders", id, "actions", migrate::NAME]) => {
             let wish: Migrate = parse(event)?;
             traces::set("act", migrate::NAME);
             traces::set("task.id", (*id).to_owned());
             let report = Box::pin(operator.migrate(id, &wish, caller(event))).await?;
-            Ok(json_answer(200, &report, &[("etag", &format!("\"{}\"", report.version))]))
+            Ok(done(&report, report.version))
         }
         ("POST", ["orders", id, "actions", again::NAME]) => {
             let wish: RunAgain = parse(event)?;
             traces::set("act", again::NAME);
             traces::set("task.id", (*id).to_owned());
             let report = Box::pin(operator.run_again(id, &wish, caller(event))).await?;
-            Ok(json_answer(200, &report, &[("etag", &format!("\"{}\"", report.version))]))
+            Ok(done(&report, report.version))
         }
         ("POST", ["orders", id, "actions", name]) => post_act(operator, event, id, name).await,
         ("POST", ["orders", id, "erasure"]) => {
@@ -272,12 +279,13 @@ async fn post_act(
     })?;
     traces::set("act", name.to_owned());
     let (by, reason) = act::who_and_why(caller(event), body.by.as_deref(), body.reason.as_deref())?;
-    let none = || problem::no_such_order("order_id", format!("`{id}` is not the id of a known order"));
+    let none = || act::no_such_order(id);
     let id = Id::parse(id).ok_or_else(none)?;
     traces::set("task.id", id.0.clone());
     let act = Act { what, by, reason, seen: body.if_version };
-    let answer =
-        |outcome: &'static str, version: u64| done(&Done { order_id: id.clone(), outcome: outcome.into(), version });
+    let answer = |outcome: &'static str, version: u64| {
+        done(&Done { order_id: id.clone(), outcome: outcome.into(), version }, version)
+    };
     match operator.act(id.clone(), act).await.map_err(|e| act::unavailable(&e))? {
         Outcome::Applied(version) => Ok(answer("applied", version)),
         Outcome::Repeated(version) => Ok(answer("repeated", version)),
@@ -290,19 +298,9 @@ async fn post_act(
     }
 }
 
-async fn post_mend(
-    operator: &Operator,
-    event: &ApiGatewayV2httpRequest,
-    id: &str,
-) -> Result<ApiGatewayV2httpResponse, Problem> {
-    let mend: Mend = parse_up_to(event, mend::MAX_BODY)?;
-    traces::set("act", mend::NAME);
-    traces::set("task.id", id.to_owned());
-    Ok(done(&operator.mend(id, &mend, caller(event)).await?))
-}
-
-fn done(done: &Done) -> ApiGatewayV2httpResponse {
-    json_answer(200, done, &[("etag", &format!("\"{}\"", done.version))])
+/// The answer to what was done to an order, now at this version.
+fn done(what: &impl Serialize, version: u64) -> ApiGatewayV2httpResponse {
+    json_answer(200, what, &[("etag", &format!("\"{version}\""))])
 }
 
 fn parse<T: DeserializeOwned>(event: &ApiGatewayV2httpRequest) -> Result<T, Problem> {

@@ -8,7 +8,6 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use shared::items::{Item, MAX_ITEMS};
 use shared::order::Id;
-use shared::ports::StateStore;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
@@ -66,9 +65,7 @@ impl Operator {
         let state = state.transpose()?;
         let from = query.get("cursor").map_or(Ok(0), |text| number("cursor", text, 0, MAX_ITEMS))?;
         let limit = query.get("limit").map_or(Ok(MAX_PAGE), |text| number("limit", text, 1, MAX_PAGE))?;
-        let none = || problem::no_such_order("order_id", format!("`{id}` is not the id of a known order"));
-        let order_id = Id::parse(id).ok_or_else(none)?;
-        let task = self.engine.store.load(&order_id).await.map_err(|e| unavailable(&e))?.ok_or_else(none)?;
+        let task = self.known(id).await?;
         let workflow = self.engine.workflow(&task.workflow_hash).await.map_err(|e| unavailable(&e))?;
         let no_list = |why: &str| Err(problem::invalid_field("step", format!("`{step}` {why}")));
         let Some(index) = workflow.position(step) else { return no_list("is not in the workflow of the order") };
@@ -87,7 +84,7 @@ impl Operator {
             Row { index, state, order_id, error }
         };
         Ok(Page {
-            order_id,
+            order_id: task.id.clone(),
             step: step.to_owned(),
             workflow: child.workflow.clone(),
             states: (0..items.total()).filter_map(|item| items.get(item).name().chars().next()).collect(),

@@ -5,6 +5,7 @@ use crate::act::{self, Body, MAX_BY, MAX_REASON, Why, unavailable};
 use crate::list::Wanted;
 use crate::migrate;
 use crate::workflows::MAX_HASH;
+use edge::http::idempotency_key;
 use edge::problem::{self, Problem};
 use edge::query::number;
 use edge::whole_number;
@@ -18,7 +19,7 @@ use shared::job::{
 use shared::message::MAX_OUTPUT;
 use shared::operator::MAX_INPUT;
 use shared::order::Id;
-use shared::ports::{Error, JobStore};
+use shared::ports::Error;
 use shared::time::{SignedDuration, Timestamp, plus};
 use shared::workflow::Hash;
 use shared::workflow::file::MAX_NAME;
@@ -27,8 +28,6 @@ use stepwarden_aws::list::MAX_CURSOR;
 
 /// Largest body that starts a job, in bytes: with as many ids as it may name.
 pub const MAX_BODY: usize = 256 * 1024;
-/// Longest idempotency key, in characters.
-const MAX_KEY: usize = 200;
 /// Length of an id, in characters.
 const ID: usize = 30;
 /// Most orders of a job that selects by a filter and gives no limit.
@@ -76,7 +75,7 @@ pub struct Start {
     #[serde(default)]
     pub dry_run: bool,
     /// Acts per second.
-    #[serde(default = "default_rate")]
+    #[serde(default = "ten")]
     #[schemars(range(min = 1, max = MAX_RATE))]
     #[serde(deserialize_with = "whole_number::number")]
     pub rate_per_s: u32,
@@ -85,17 +84,13 @@ pub struct Start {
     #[schemars(range(min = 1, max = MAX_ORDERS))]
     pub limit: Option<u32>,
     /// Stop after this many failures.
-    #[serde(default = "default_abort")]
+    #[serde(default = "ten")]
     #[schemars(range(min = 1, max = MAX_ORDERS))]
     #[serde(deserialize_with = "whole_number::number")]
     pub abort_after_failures: u32,
 }
 
-fn default_rate() -> u32 {
-    10
-}
-
-fn default_abort() -> u32 {
+fn ten() -> u32 {
     10
 }
 
@@ -176,7 +171,7 @@ impl Operator {
     /// An invalid field, too many jobs, or the store failed.
     pub async fn start_job(&self, key: Option<&str>, start: &Start, subject: Option<&str>) -> Result<Status, Problem> {
         let (by, reason) = act::who_and_why(subject, start.by.as_deref(), start.reason.as_deref())?;
-        let id = JobId::derive(check_key(key)?);
+        let id = JobId::derive(idempotency_key(key, "job")?);
         let asked = content(start, &by, &reason);
         if let Some(known) = self.engine.store.job(&id).await.map_err(|e| unavailable(&e))? {
             return self.recognised(&known, &asked);
@@ -205,14 +200,8 @@ impl Operator {
             let end = plus(now, SignedDuration::from_millis(1));
             filter.to = Some(filter.to.unwrap_or(end).min(end));
         }
-        let pages: Vec<Page> = ids
-            .iter()
-            .flatten()
-            .map(|id| Item::new(id.clone()))
-            .collect::<Vec<_>>()
-            .chunks(PAGE)
-            .map(|page| Page(page.to_vec()))
-            .collect();
+        let items: Vec<Item> = ids.iter().flatten().cloned().map(Item::new).collect();
+        let pages: Vec<Page> = items.chunks(PAGE).map(|page| Page(page.to_vec())).collect();
         let job = Job {
             id,
             version: 1,
@@ -475,15 +464,4 @@ fn check_value(field: &'static str, value: Option<&Value>, most: usize) -> Resul
         return Err(problem::invalid_field(field, "is nested too deeply"));
     }
     Ok(())
-}
-
-fn check_key(key: Option<&str>) -> Result<&str, Problem> {
-    let how = "send a header Idempotency-Key with a new value for each job, for example a UUID";
-    let key = key.map(str::trim).filter(|key| !key.is_empty());
-    let key = key.ok_or_else(|| problem::missing_idempotency_key("Idempotency-Key", how))?;
-    if key.len() > MAX_KEY || !key.bytes().all(|b| b.is_ascii_graphic() || b == b' ') {
-        let detail = format!("it must have at most {MAX_KEY} printable ASCII characters; {how}");
-        return Err(problem::invalid_idempotency_key("Idempotency-Key", detail));
-    }
-    Ok(key)
 }

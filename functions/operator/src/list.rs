@@ -104,7 +104,7 @@ impl From<store::Unreadable> for Unreadable {
 }
 
 /// Selects orders.
-#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 #[schemars(rename = "Filter")]
 pub struct Wanted {
@@ -146,9 +146,7 @@ impl Wanted {
     /// Whether it matches every order.
     #[must_use]
     pub fn is_everything(&self) -> bool {
-        let texts = [&self.state, &self.workflow, &self.tenant, &self.parent, &self.label];
-        let mut texts = texts.into_iter().chain([&self.reference, &self.agent, &self.step, &self.error]);
-        texts.all(Option::is_none) && self.from.is_none() && self.to.is_none()
+        *self == Self::default()
     }
 
     /// The part of it that the store applies.
@@ -180,10 +178,8 @@ impl Wanted {
         let not_an_id = || problem::invalid_field("parent", "is not the id of an order");
         let parent = self.parent.as_deref().map(|id| Id::parse(id).ok_or_else(not_an_id)).transpose()?;
         let of_state = self.state.as_deref().map_or_else(|| Ok(Filter::default()), query::state)?;
-        let (workflow, tenant, reference) = (self.workflow.clone(), self.tenant.clone(), self.reference.clone());
-        let label = self.label.clone();
-        let (agent, step, error) = (self.agent.clone(), self.step.clone(), self.error.clone());
-        let (from, to) = (self.from, self.to);
+        let Self { state: _, workflow, tenant, parent: _, label, reference, agent, step, error, from, to } =
+            self.clone();
         Ok(Filter { workflow, tenant, parent, label, reference, from, to, agent, step, error, ..of_state })
     }
 }
@@ -223,27 +219,35 @@ impl Operator {
         let (now, filter) = (self.engine.now(), wanted.filter()?);
         check_cursor(&filter, cursor)?;
         let page = self.engine.store.list(&filter, now, limit, cursor).await.map_err(|e| act::unavailable(&e))?;
-        let (known, damaged) = self.with_workflows(page.tasks).await.map_err(|e| act::unavailable(&e))?;
+        let next = page.next.clone();
+        let (known, unreadable) = self.with_workflows(each(page)).await.map_err(|e| act::unavailable(&e))?;
         let fitting = known.iter().filter(|(task, workflow)| filter.fits_steps(task, workflow));
         let orders = fitting.map(|(task, workflow)| row(task, workflow)).collect();
-        let unreadable = page.unreadable.into_iter().map(Unreadable::from).chain(damaged).collect();
-        Ok(Rows { orders, unreadable, next: page.next })
+        Ok(Rows { orders, unreadable, next })
     }
 
-    /// The tasks with their definitions, and those whose definitions cannot be read.
+    /// The tasks with their definitions, and what cannot be read: a record or its definition.
     pub(crate) async fn with_workflows(
         &self,
-        tasks: Vec<Task>,
+        read: impl IntoIterator<Item = Result<Task, store::Unreadable>>,
     ) -> Result<(Vec<(Task, Arc<Workflow>)>, Vec<Unreadable>), Error> {
-        let (mut known, mut damaged) = (Vec::with_capacity(tasks.len()), Vec::new());
-        for task in tasks {
-            match self.engine.workflow(&task.workflow_hash).await {
-                Ok(workflow) => known.push((task, workflow)),
-                Err(error) => damaged.push(store::Unreadable::of(&task.id, error)?.into()),
+        let (mut known, mut unreadable) = (Vec::new(), Vec::new());
+        for one in read {
+            match one {
+                Ok(task) => match self.engine.workflow(&task.workflow_hash).await {
+                    Ok(workflow) => known.push((task, workflow)),
+                    Err(error) => unreadable.push(store::Unreadable::of(&task.id, error)?.into()),
+                },
+                Err(damaged) => unreadable.push(damaged.into()),
             }
         }
-        Ok((known, damaged))
+        Ok((known, unreadable))
     }
+}
+
+/// The records of a page, the unreadable ones first.
+pub(crate) fn each(page: store::Page) -> impl Iterator<Item = Result<Task, store::Unreadable>> {
+    page.unreadable.into_iter().map(Err).chain(page.tasks.into_iter().map(Ok))
 }
 
 pub(crate) fn row(task: &Task, workflow: &Workflow) -> Row {

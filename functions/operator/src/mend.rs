@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use shared::mend::{Unfit, is_mended};
 use shared::order::Id;
-use shared::ports::{Error, Messenger, StateStore};
+use shared::ports::{Error, StateStore};
 use shared::task::{Task, shard_of};
 use std::collections::BTreeMap;
 use stepwarden_aws::raw::Raw;

@@ -74,18 +74,9 @@ pub struct Report {
     /// Until this time a request of an earlier attempt can start, so the migration waits (UTC, milliseconds).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waits_until: Option<Timestamp>,
-    /// Tried and not settled: they are tried again.
-    pub again: Vec<String>,
-    /// Not begun, and not in the new definition.
-    pub left_out: Vec<String>,
-    /// They may have run, and an undo of the order would undo them differently from before.
-    pub undone_differently: Vec<String>,
-    /// Only in the new definition.
-    pub added: Vec<String>,
-    /// Not begun, and done differently from before.
-    pub changed: Vec<String>,
-    /// Values that later steps read from settled steps that did not return them, one sentence each.
-    pub doubts: Vec<String>,
+    /// What it means for the order's steps.
+    #[serde(flatten)]
+    pub plan: Plan,
 }
 
 impl Operator {
@@ -95,44 +86,35 @@ impl Operator {
     /// No such order or definition, a rule forbids it, the order has changed, or the store failed.
     pub async fn migrate(&self, id: &str, wish: &Migrate, subject: Option<&str>) -> Result<Report, Problem> {
         let (by, reason) = act::who_and_why(subject, wish.by.as_deref(), wish.reason.as_deref())?;
-        let none = || problem::no_such_order("order_id", format!("`{id}` is not the id of a known order"));
-        let id = Id::parse(id).ok_or_else(none)?;
-        let task = self.engine.store.load(&id).await.map_err(|e| unavailable(&e))?.ok_or_else(none)?;
+        let task = self.known(id).await?;
         let to = self.target(&task, &wish.to).await?;
         let (mut plan, obstacle) = self.engine.plan(&task, &to).await.map_err(|e| unavailable(&e))?;
         plan.doubts.extend(self.doubt_of_input(&task, &to).await.map_err(|e| unavailable(&e))?);
         let what = What::Migrate { to: to.clone(), resubmits: wish.resubmit };
         let act = Act { what, by, reason, seen: wish.if_version };
-        let mut is_repeated = false;
         let outcome = match wish.dry_run {
             true => self.engine.preview(&task, &act).await,
-            false => self.act(id.clone(), act).await,
+            false => self.act(task.id.clone(), act).await,
         };
-        let outcome = match outcome.map_err(|e| unavailable(&e))? {
+        let is_repeated = match outcome.map_err(|e| unavailable(&e))? {
             Outcome::NotAllowed { why } => {
                 let why = match (&why, obstacle) {
                     (Refusal::Migration(_), Some(obstacle)) => obstacle.to_string(),
                     _ => why.to_string(),
                 };
-                if !wish.dry_run {
-                    return Err(problem::not_allowed(None, why));
-                }
-                Some(why)
+                return match wish.dry_run {
+                    true => Ok(Report { why: Some(why), ..report(&task, &to, "not_allowed", None, plan) }),
+                    false => Err(problem::not_allowed(None, why)),
+                };
             }
             Outcome::Moved { version } => {
                 let detail = format!("the order is now at version {version}; read it again and decide anew");
                 return Err(problem::order_moved("if_version", detail));
             }
-            Outcome::NotFound => return Err(none()),
-            Outcome::Repeated(_) => {
-                is_repeated = true;
-                None
-            }
-            Outcome::Applied(_) => None,
+            Outcome::NotFound => return Err(act::no_such_order(id)),
+            Outcome::Repeated(_) => true,
+            Outcome::Applied(_) => false,
         };
-        if let Some(why) = outcome {
-            return Ok(Report { why: Some(why), ..report(&task, &to, "not_allowed", None, plan) });
-        }
         if wish.dry_run && is_repeated {
             return Ok(report(&task, &to, "repeated", None, plan));
         }
@@ -145,7 +127,7 @@ impl Operator {
             let from = from.filter(|_| waits);
             return Ok(report(&task, &to, if waits { "would_wait" } else { "would_apply" }, from, plan));
         }
-        let now = self.engine.store.load(&id).await.map_err(|e| unavailable(&e))?.ok_or_else(none)?;
+        let now = self.known(id).await?;
         let is_waiting = now.migration.as_ref().is_some_and(|migration| migration.to == to);
         // For example, the order may have been cancelled since the act.
         if !is_waiting && now.workflow_hash != to {
@@ -215,7 +197,6 @@ impl Operator {
 }
 
 fn report(task: &Task, to: &Hash, outcome: &'static str, waits_until: Option<Timestamp>, plan: Plan) -> Report {
-    let Plan { again, left_out, undone_differently, added, changed, doubts } = plan;
     Report {
         order_id: task.id.clone(),
         outcome: outcome.into(),
@@ -224,11 +205,6 @@ fn report(task: &Task, to: &Hash, outcome: &'static str, waits_until: Option<Tim
         to: to.to_string(),
         why: None,
         waits_until,
-        again,
-        left_out,
-        undone_differently,
-        added,
-        changed,
-        doubts,
+        plan,
     }
 }

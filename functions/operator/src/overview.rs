@@ -1,7 +1,7 @@
 //! What a person looks at first: orders that wait for them or are stuck, and why. Reads are bounded.
 
 use crate::agents::{Paused, Strained};
-use crate::list::{Row, Unreadable, row};
+use crate::list::{Row, Unreadable, each, row};
 use crate::queues::AT_ONCE;
 use crate::{Operator, act};
 use edge::problem::Problem;
@@ -17,7 +17,7 @@ use shared::trouble::{Wait, failures, kind, waits};
 use shared::workflow::Workflow;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
-use stepwarden_aws::list::{Filter, MAX_PAGE};
+use stepwarden_aws::list::{self as store, Filter, MAX_PAGE};
 
 /// Most open orders counted in one part of the due index.
 const MAX_COUNTED: u32 = 500;
@@ -204,39 +204,34 @@ impl Operator {
     /// Where the first orders of `ids` wait; `more`: there are others.
     async fn waits(&self, ids: &[Id], more: bool) -> Result<(Waits, Vec<Unreadable>), Error> {
         let read = self.engine.store.tasks(&ids[..ids.len().min(LOOKED_AT)]).await?;
-        let (mut tasks, mut unreadable) = (Vec::new(), Vec::new());
-        for one in read {
-            match one {
-                Ok(task) => tasks.push(task),
-                Err(damaged) => unreadable.push(Unreadable::from(damaged)),
-            }
-        }
-        let (known, damaged) = self.with_workflows(tasks).await?;
-        unreadable.extend(damaged);
+        let (known, unreadable) = self.with_workflows(read).await?;
         Ok((Waits { count: Count { count: ids.len(), more }, steps: waits_at(&known) }, unreadable))
     }
 
     async fn group(&self, filter: &Filter) -> Result<(Group, Vec<Unreadable>), Error> {
         let page = self.engine.store.list(filter, self.engine.now(), MAX_PAGE, None).await?;
-        let (rows, damaged) = self.rows(page.tasks, false).await?;
-        let unreadable = page.unreadable.into_iter().map(Unreadable::from).chain(damaged).collect();
-        Ok((Group { count: Count { count: rows.len(), more: page.next.is_some() }, why: why(&rows) }, unreadable))
+        let more = page.next.is_some();
+        let (rows, unreadable) = self.rows(each(page), false).await?;
+        Ok((Group { count: Count { count: rows.len(), more }, why: why(&rows) }, unreadable))
     }
 
     /// The orders that sweeps set aside and so deferred beyond the first open orders.
     async fn aside(&self) -> Result<Vec<Unreadable>, Error> {
         let page = self.engine.store.list_aside().await?;
-        let (_, damaged) = self.with_workflows(page.tasks).await?;
-        Ok(page.unreadable.into_iter().map(Unreadable::from).chain(damaged).collect())
+        self.with_workflows(each(page)).await.map(|(_, unreadable)| unreadable)
     }
 
-    async fn rows(&self, tasks: Vec<Task>, under_way: bool) -> Result<(Vec<Row>, Vec<Unreadable>), Error> {
-        let (known, damaged) = self.with_workflows(tasks).await?;
+    async fn rows(
+        &self,
+        read: impl IntoIterator<Item = Result<Task, store::Unreadable>>,
+        under_way: bool,
+    ) -> Result<(Vec<Row>, Vec<Unreadable>), Error> {
+        let (known, unreadable) = self.with_workflows(read).await?;
         let row = |(task, workflow): &(Task, Arc<Workflow>)| Row {
             trouble: failures(task, workflow, under_way),
             ..row(task, workflow)
         };
-        Ok((known.iter().map(row).collect(), damaged))
+        Ok((known.iter().map(row).collect(), unreadable))
     }
 
     /// Open orders: how many, the oldest, and those that are being retried. A failure moves an order to the last parts
@@ -260,15 +255,7 @@ impl Operator {
         let (ids, are_all) = looked_at(in_turn(moved), first, |id| waiting.contains(id));
         let is_exact = are_all && !open.more;
         // An order in Error or at its end is in the index, too, while it owes an alert or notice.
-        let (mut tasks, mut unreadable) = (Vec::new(), Vec::new());
-        for read in self.engine.store.tasks(&ids).await? {
-            match read {
-                Ok(task) => tasks.push(task),
-                Err(damaged) => unreadable.push(Unreadable::from(damaged)),
-            }
-        }
-        let (mut rows, damaged) = self.rows(tasks, true).await?;
-        unreadable.extend(damaged);
+        let (mut rows, unreadable) = self.rows(self.engine.store.tasks(&ids).await?, true).await?;
         rows.retain(|row| !row.state.is_final());
         let oldest = rows.iter().min_by_key(|row| row.created_at);
         let oldest = oldest.map(|row| Oldest { order_id: row.order_id.clone(), created_at: row.created_at, is_exact });

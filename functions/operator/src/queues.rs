@@ -2,6 +2,7 @@
 
 use crate::{Operator, act};
 use edge::problem::{self, Problem};
+use edge::query::number;
 use edge::whole_number;
 use futures::{StreamExt, stream};
 use leader::LeaseStore;
@@ -113,13 +114,9 @@ impl Operator {
             return Err(problem::no_such_queue(None, format!("`{name}` is not one of {}", known.join(", "))));
         }
         let limit = wish.limit.unwrap_or(LIMIT);
-        if !(1..=MAX_MOVED).contains(&limit) {
-            return Err(problem::invalid_field("limit", format!("must be a whole number from 1 to {MAX_MOVED}")));
-        }
+        number("limit", &limit.to_string(), 1, MAX_MOVED)?;
         let rate_per_s = wish.rate_per_s.unwrap_or(50);
-        if !(1..=MAX_RATE).contains(&rate_per_s) {
-            return Err(problem::invalid_field("rate_per_s", format!("must be a whole number from 1 to {MAX_RATE}")));
-        }
+        number("rate_per_s", &rate_per_s.to_string(), 1, MAX_RATE as usize)?;
         if wish.all && name == queue::SET_ASIDE {
             return Err(problem::invalid_field(
                 "all",

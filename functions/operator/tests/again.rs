@@ -1,28 +1,21 @@
 //! Goal: an operator runs an order again from a step, learns before what that would mean, and gets a clear sentence where it is not
 //! possible. Method: the route over the embedded endpoints.
 
-use crate::common::World;
+use crate::common::{World, detail, with};
 use serde_json::{Value, json};
-use shared::message::Outcome;
 use shared::order::Id;
 use shared::task::ProcessState;
 
 async fn run_again(world: &World, id: &Id, more: Value) -> (i64, Value) {
-    let mut body = json!({"by": "ann", "reason": "the wrong box", "from": ["a"]});
-    body.as_object_mut().unwrap().extend(more.as_object().cloned().unwrap());
-    world.post(&format!("/orders/{id}/actions/run-again"), body).await
-}
-
-async fn done(world: &World, id: &Id, step: &str) {
-    world.reply(id, step, Outcome::Done { output: json!({}) }).await;
+    world.act(id, "run-again", with(json!({"from": ["a"]}), more)).await
 }
 
 /// The sample order, done: `a` has an undo, and `b` comes after it and has none.
 async fn processed(world: &World) -> Id {
     let id = world.submit("k", "acme").await;
     world.wake(&id).await;
-    done(world, &id, "a").await;
-    done(world, &id, "b").await;
+    world.done(&id, "a", json!({})).await;
+    world.done(&id, "b", json!({})).await;
     assert_eq!(world.task(&id).await.process_state(), ProcessState::Processed);
     world.later(60_000);
     id
@@ -52,11 +45,11 @@ async fn a_dry_run_says_what_is_undone_and_done_again_and_then_it_is() {
     let shown = world.get(&format!("/details/{id}")).await;
     assert_eq!((&shown["order"]["state"], &shown["order"]["running_again"]), (&json!("Undoing"), &json!(["a", "b"])));
     world.wake(&id).await;
-    done(&world, &id, "a").await;
+    world.done(&id, "a", json!({})).await;
     assert_eq!(world.task(&id).await.process_state(), ProcessState::Pending);
     world.wake(&id).await;
-    done(&world, &id, "a").await;
-    done(&world, &id, "b").await;
+    world.done(&id, "a", json!({})).await;
+    world.done(&id, "b", json!({})).await;
     let task = world.task(&id).await;
     assert_eq!((task.process_state(), task.steps[0].attempt, task.steps[1].attempt), (ProcessState::Processed, 3, 2));
     let history = world.get(&format!("/details/{id}")).await["history"].clone();
@@ -68,11 +61,10 @@ async fn a_dry_run_says_what_is_undone_and_done_again_and_then_it_is() {
 async fn what_is_wrong_with_a_request_is_said() {
     let world = World::new().await;
     let id = processed(&world).await;
-    let detail = |answer: &(i64, Value)| (answer.0, answer.1["detail"].as_str().unwrap_or_default().to_owned());
     let none = run_again(&world, &Id::derive("acme", "none"), json!({})).await;
     assert!(none.0 == 404 && detail(&none).1.contains("removed after its retention"), "{none:?}");
     let unknown = run_again(&world, &id, json!({"from": ["z"]})).await;
-    assert_eq!(detail(&unknown), (409, "step `z`: the workflow has no step of this name".into()));
+    assert_eq!(detail(&unknown), (409, "step `z`: the workflow has no step of this name"));
     let moved = run_again(&world, &id, json!({"if_version": 1})).await;
     assert_eq!((moved.0, &moved.1["code"]), (409, &json!("order_moved")));
     let (status, _) = world.post(&format!("/orders/{id}/actions/run-again"), json!({"reason": "r", "by": "a"})).await;

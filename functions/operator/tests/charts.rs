@@ -27,7 +27,7 @@ async fn a_laptop_charts_what_this_process_counted() {
     let charts = world.get("/charts").await;
     assert_eq!(charts["step_s"], 60);
     assert_eq!(line(&charts, "orders_processed", Value::Null).as_array().unwrap().len(), 60);
-    assert_eq!(world.call("POST", "/charts", Value::Null, None).await.0, 405);
+    assert_eq!(world.call("POST", "/charts", Value::Null).await.0, 405);
 }
 
 #[tokio::test]

@@ -2,14 +2,14 @@
 //! all if a file is wrong. Method: the operator over the embedded endpoints; Lambda and S3 are a listener on loopback.
 
 use crate::common::aws::{aws, clients};
-use crate::common::{WORKFLOW, World};
+use crate::common::{World, parsed, with, with_timeout};
 use operator::deployment::layer::handle;
 use operator::deployment::{Answer, Deployment, File, Request};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use stepwarden_embedded::{Call, Fault, FaultHook};
+use stepwarden_embedded::Fault;
 
 const STACK: &str = "shop-agents";
 /// The layer that each deployment publishes anew.
@@ -17,9 +17,8 @@ const LAYER: &str = "arn:aws:lambda:eu-west-1:123456789012:layer:shop-workflows:
 
 /// A file with the sample workflow under another name and with a timeout of its last step.
 fn file(name: &str, seconds: u32) -> File {
-    let toml =
-        WORKFLOW.replace("after = [\"a\"]\ntimeout = \"10s\"", &format!("after = [\"a\"]\ntimeout = \"{seconds}s\""));
-    File { name: format!("{name}.toml"), toml: toml.replace("name = \"sample\"", &format!("name = \"{name}\"")) }
+    let toml = with_timeout(seconds).replace("name = \"sample\"", &format!("name = \"{name}\""));
+    File { name: format!("{name}.toml"), toml }
 }
 
 async fn deploy(world: &World, files: &[File]) -> Vec<String> {
@@ -50,14 +49,12 @@ async fn now(world: &World) -> (Value, Value, u64) {
 }
 
 fn hash(file: &File) -> String {
-    let known = shared::workflow::file::Known { agents: &["x", "y"], inputs: &[] };
-    shared::workflow::file::parse("w", &file.toml, known).unwrap().hash().0
+    parsed(&file.toml).hash().0
 }
 
 async fn act(world: &World, verb: &str, more: Value) -> Value {
     let version = world.get("/workflows/w").await["version"].clone();
-    let mut body = json!({"by": "ada", "reason": "ticket 7", "if_version": version});
-    body.as_object_mut().unwrap().extend(more.as_object().cloned().unwrap());
+    let body = with(json!({"by": "ada", "reason": "ticket 7", "if_version": version}), more);
     let (status, body) = world.post(&format!("/workflows/w/{verb}"), body).await;
     assert_eq!(status, 200, "{body}");
     body
@@ -97,9 +94,7 @@ async fn a_file_is_activated_if_it_is_another_one_than_the_last_deployment_broug
     let told = deploy(&world, &[file("w", 10)]).await;
     assert_eq!(told, [format!("w: {} is active; ada had retired it", &hash[..12])]);
     // What is active already is not activated again, and counts as brought.
-    let put = json!({"by": "ada", "reason": "x", "toml": file("w", 40).toml});
-    let (_, put) = world.post("/workflows", put).await;
-    act(&world, "activate", json!({"hash": put["hash"]})).await;
+    act(&world, "activate", json!({"hash": world.put(&file("w", 40).toml).await})).await;
     let version = world.get("/workflows/w").await["version"].clone();
     let told = deploy(&world, &[file("w", 40)]).await;
     assert!(told[0].ends_with("was active already"), "{told:?}");
@@ -140,16 +135,7 @@ async fn a_wrong_file_is_told_with_its_line_and_nothing_is_done() {
 async fn an_activation_and_its_record_are_one_write() {
     let world = World::new().await;
     deploy(&world, &[file("w", 10)]).await;
-    let set = |fault: Fault, times: usize| {
-        let left = AtomicUsize::new(times);
-        let hook: FaultHook = Arc::new(move |call: &Call<'_>| {
-            let hits = call.operation == "TransactWriteItems"
-                && left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1)).is_ok();
-            hits.then_some(fault)
-        });
-        world.endpoints.set_fault_hook(Some(hook));
-    };
-    set(Fault::TransactionConflict, usize::MAX);
+    world.fail("TransactWriteItems", Fault::TransactionConflict, usize::MAX);
     let other = |layer| Deployment { stack: "other", layer, ..FIRST };
     assert!(world.operator.deploy(&[file("w", 20)], other("l:1")).await.unwrap_err().starts_with("w.toml: "));
     world.endpoints.set_fault_hook(None);
@@ -252,24 +238,20 @@ async fn a_workflow_that_a_failed_deployment_brought_first_takes_no_orders() {
 async fn a_stack_that_cannot_be_made_leaves_what_was_before_it() {
     let world = World::new().await;
     let [one, two] = [10, 20].map(|seconds| [file("w", seconds)]);
-    let put = json!({"by": "ada", "reason": "x", "toml": one[0].toml});
-    let (_, put) = world.post("/workflows", put).await;
-    let (status, _) = world
-        .post("/workflows/w/activate", json!({"by": "ada", "reason": "x", "hash": put["hash"], "if_version": 0}))
-        .await;
+    let put = world.put(&one[0].toml).await;
+    let (status, _) =
+        world.post("/workflows/w/activate", json!({"by": "ada", "reason": "x", "hash": put, "if_version": 0})).await;
     assert_eq!(status, 200);
     let layer = format!("{LAYER}1");
     let made = Deployment { layer: &layer, creates: true, ..FIRST };
     world.operator.deploy(&two, made).await.unwrap();
     let deleted = Deployment { is_back: true, ..made };
     // The store fails: the same again continues.
-    let hook: FaultHook =
-        Arc::new(|call: &Call<'_>| (call.operation == "TransactWriteItems").then_some(Fault::TransactionConflict));
-    world.endpoints.set_fault_hook(Some(hook));
+    world.fail("TransactWriteItems", Fault::TransactionConflict, usize::MAX);
     assert!(world.operator.take_back(&two, deleted).await.unwrap_err().starts_with("w.toml: "));
     world.endpoints.set_fault_hook(None);
     world.operator.take_back(&two, deleted).await.unwrap();
-    assert_eq!(now(&world).await, (json!("active"), put["hash"].clone(), 3));
+    assert_eq!(now(&world).await, (json!("active"), json!(put), 3));
     // A stack that was made, and lived: a deletion leaves its workflows, whatever the template says.
     as_version(&world, 2, &two).await;
     let layer = format!("{LAYER}2");

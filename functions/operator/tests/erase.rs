@@ -1,17 +1,15 @@
 //! Goal: of an order that is erased no table has anything that somebody wrote into it, and nothing that is still needed is erased. Method:
 //! the route over the embedded endpoints; both tables are read whole.
 
-use crate::common::World;
-use aws_sdk_dynamodb::types::AttributeValue;
+use crate::common::{World, detail, parsed, token};
 use serde_json::{Value, json};
 use shared::decision::Event;
 use shared::erase::Part;
-use shared::message::{Outcome, Reply};
-use shared::order::{Id, Order};
+use shared::message::Outcome;
+use shared::order::Id;
 use shared::ports::StateStore;
-use shared::task::{Phase, ProcessState, Submission, Task};
+use shared::task::{Phase, ProcessState, Task};
 use shared::time::SignedDuration;
-use shared::workflow::file::{Known, parse};
 use shared::workflow::{Workflow, child};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -46,55 +44,36 @@ undo = { agent = "x" }
 
 /// Submits an order with private data in every field that a submitter fills.
 async fn submit(world: &World, workflow: &Workflow, key: &str, pins: &[&Workflow]) -> Id {
-    let key = format!("{key} of {PRIVATE}");
-    let id = Id::derive("acme", &key);
-    let submission = Submission {
-        tenant: "acme".into(),
-        reference: Some(key.clone()),
-        reply_queue: Some("shop".into()),
-        ..contract::submission(id.clone())
-    };
-    let mut task = Task::new(submission, workflow, world.now());
+    let (mut order, mut task) = world.order(workflow, &format!("{key} of {PRIVATE}"), "acme");
+    order.input = json!({ "to": PRIVATE });
+    order.hash = shared::order::canonical_hash(&order.input);
     for one in pins {
         world.operator.engine.use_workflow(one).await.unwrap();
         task.pins.insert(one.name.clone(), one.hash());
     }
     world.operator.engine.use_workflow(workflow).await.unwrap();
-    let input = json!({ "to": PRIVATE });
-    let hash = shared::order::canonical_hash(&input);
-    let order =
-        Order { id: id.clone(), tenant: "acme".into(), idempotency_key: key, hash, created_at: world.now(), input };
     world.operator.engine.create(&order, &task).await.unwrap();
-    id
-}
-
-async fn done(world: &World, id: &Id, step: &str, output: Value) {
-    let attempt = 1;
-    world.event(id, Event::Reply(Reply::new(id.clone(), step, attempt, Outcome::Done { output }))).await;
+    order.id
 }
 
 /// An order of the sample workflow that is Processed; the output of `a` is beside its record.
 async fn processed(world: &World, key: &str) -> Id {
     let id = submit(world, &world.workflow, key, &[]).await;
     world.wake(&id).await;
-    done(world, &id, "a", json!({ "to": PRIVATE.repeat(400) })).await;
-    done(world, &id, "b", json!({ "to": PRIVATE })).await;
+    world.done(&id, "a", json!({ "to": PRIVATE.repeat(400) })).await;
+    world.done(&id, "b", json!({ "to": PRIVATE })).await;
     assert_eq!(world.task(&id).await.process_state(), ProcessState::Processed);
     id
 }
 
-fn workflows() -> [Workflow; 2] {
-    [PARENT, CHILD].map(|text| parse("w.toml", text, Known { agents: &["x", "y"], inputs: &[] }).unwrap())
-}
-
 /// A parent and its child, both Processed.
 async fn family(world: &World, key: &str) -> (Id, Id) {
-    let [parent, child] = workflows();
+    let [parent, child] = [PARENT, CHILD].map(parsed);
     let id = submit(world, &parent, key, &[&child]).await;
     world.wake(&id).await;
     let below = child::id("acme", &id, "line", 0);
     world.wake(&below).await;
-    done(world, &below, "pick", json!({ "to": PRIVATE })).await;
+    world.done(&below, "pick", json!({ "to": PRIVATE })).await;
     world.event(&id, Event::Hint { seen: 0, part: 0, step: None }).await;
     for one in [&id, &below] {
         assert_eq!(world.task(one).await.process_state(), ProcessState::Processed);
@@ -115,10 +94,6 @@ async fn found(world: &World) -> Vec<String> {
         found.extend(all.filter(|text| text.contains(PRIVATE) || text.contains("output#")));
     }
     found
-}
-
-fn detail(answer: &(i64, Value)) -> (i64, &str) {
-    (answer.0, answer.1["detail"].as_str().unwrap_or_else(|| panic!("{answer:?}")))
 }
 
 // M5
@@ -201,10 +176,11 @@ async fn what_is_still_needed_is_not_erased_and_the_answer_says_why() {
     for body in [json!({"by": "ann"}), json!({"reason": "r"}), json!({"by": "ann", "reason": "r", "x": 1}), json!([])] {
         assert_eq!(world.post(&format!("/orders/{open}/erasure"), body).await.0, 400);
     }
-    assert_eq!(world.call("GET", &format!("/orders/{open}/erasure"), Value::Null, None).await.0, 405);
+    assert_eq!(world.call("GET", &format!("/orders/{open}/erasure"), Value::Null).await.0, 405);
     // Operators may act on orders. To erase them takes a right of another kind.
     let path = format!("/orders/{open}/erasure");
-    let (status, refused) = world.call("POST", &path, json!({"reason": "r"}), Some("ann")).await;
+    let (status, refused) =
+        world.call_as(token("ann", "stepwarden/operator"), "POST", &path, json!({"reason": "r"})).await;
     assert_eq!(status, 403);
     assert!(refused["detail"].as_str().unwrap().contains("stepwarden/erase"), "{refused}");
 }
@@ -276,13 +252,8 @@ async fn an_order_that_is_run_again_meanwhile_is_not_erased() {
 async fn an_order_whose_record_has_expired_is_erased() {
     let world = World::new().await;
     let (parent, below) = family(&world, "k").await;
-    let (state, clients) = (&world.config.state_table, &world.clients);
-    for id in [&parent, &below] {
-        let used = item::used_id(&world.task(id).await);
-        clients.dynamodb.put_item().table_name(state).set_item(Some(used)).send().await.unwrap();
-        let delete = clients.dynamodb.delete_item().table_name(state);
-        delete.key("pk", AttributeValue::S(id.0.clone())).send().await.unwrap();
-    }
+    world.expire(&parent).await;
+    world.expire(&below).await;
     assert_eq!(found(&world).await.len(), 2);
     assert_eq!(erase(&world, &below, "ann").await.0, 404, "only its parent leads to it");
     let answer = erase(&world, &parent, "ann").await;

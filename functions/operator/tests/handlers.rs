@@ -3,7 +3,7 @@
 //! Method: tables, queues and bus in memory, through the SDK; orders are driven by the engine's own events, so every state
 //! is one that the system really reaches. The clock is a number.
 
-use crate::common::{START, WORKFLOW, World, ids, sorted};
+use crate::common::{START, WORKFLOW, World, ids, names, parsed, request, sorted, token};
 use crate::jobs;
 use serde_json::{Value, json};
 use shared::message::Outcome;
@@ -11,10 +11,8 @@ use shared::order::Id;
 use shared::ports::StateStore;
 use shared::task::{OWED_GRACE, ProcessState};
 use shared::time::{SignedDuration, Timestamp};
-use shared::workflow::file::{Known, parse};
-use std::sync::Arc;
 use stepwarden_aws::config::queue;
-use stepwarden_embedded::{Call, Fault};
+use stepwarden_embedded::Fault;
 
 // B9, D8: an order in Error is resubmitted once; the Wake is sent, and the history has name and reason.
 #[tokio::test]
@@ -110,7 +108,7 @@ async fn a_wrong_request_is_refused_with_its_field_and_changes_nothing() {
     let (status, answer) = world.act(&Id("ord_none".into()), "cancel", json!({})).await;
     assert_eq!((status, &answer["code"]), (404, &json!("no_such_order")));
     for (method, path, allow) in [("GET", format!("{path}/cancel"), "POST"), ("DELETE", "/agents".into(), "GET")] {
-        let answer = world.answer(method, &path, Value::Null, None).await;
+        let answer = world.answer(request(method, &path, Value::Null)).await;
         assert_eq!((&answer["statusCode"], &answer["headers"]["allow"]), (&json!(405), &json!(allow)), "{answer}");
     }
     assert_eq!(world.task(&id).await, before);
@@ -121,11 +119,15 @@ async fn a_wrong_request_is_refused_with_its_field_and_changes_nothing() {
 async fn the_caller_overrides_the_name_in_the_body() {
     let world = World::new().await;
     let role = format!("arn:aws-us-gov:sts::123456789012:assumed-role/{}/{}", "r".repeat(64), "ann@example.com");
-    for (n, caller) in ["ann@example.com", &role].into_iter().enumerate() {
+    let callers = [
+        ("ann@example.com", token("ann@example.com", "stepwarden/operator")),
+        (&*role, json!({"iam": {"accountId": "123456789012", "userArn": role}})),
+    ];
+    for (n, (caller, known)) in callers.into_iter().enumerate() {
         let id = world.in_error(&format!("k{n}"), "acme").await;
         let body = json!({"by": "somebody else", "reason": "r"});
         let path = format!("/orders/{id}/actions/cancel");
-        assert_eq!(world.call("POST", &path, body, Some(caller)).await.0, 200);
+        assert_eq!(world.call_as(known, "POST", &path, body).await.0, 200);
         assert_eq!(world.task(&id).await.reason, Some(format!("cancelled by {caller}: r")));
     }
 }
@@ -136,12 +138,10 @@ async fn the_notice_of_an_end_by_hand_is_not_lost_when_its_queue_is_away() {
     let world = World::new().await;
     let id = world.submit("k1", "acme").await;
     world.wake(&id).await;
-    world.reply(&id, "a", Outcome::Done { output: json!(1) }).await;
+    world.done(&id, "a", json!(1)).await;
     world.reply(&id, "b", Outcome::Failed { error: "no".into() }).await;
     world.drain(&queue::notices("shop")).await;
-    let hook: stepwarden_embedded::FaultHook =
-        Arc::new(|call: &Call<'_>| call.operation.starts_with("SendMessage").then_some(Fault::InternalError));
-    world.endpoints.set_fault_hook(Some(hook));
+    world.fail("SendMessage", Fault::InternalError, usize::MAX);
     let (status, body) = world.act(&id, "mark-done", json!({})).await;
     assert_eq!((status, &body["code"]), (503, &json!("unavailable")), "{body}");
     let task = world.task(&id).await;
@@ -169,17 +169,7 @@ async fn orders_are_listed_newest_first_page_by_page() {
         world.later(3 * 24 * 3600 * 1000);
     }
     ids.reverse();
-    let mut listed = Vec::new();
-    let mut path = "/orders?limit=4".to_owned();
-    let mut pages = 0;
-    loop {
-        let page = world.get(&path).await;
-        listed.extend(page["orders"].as_array().unwrap().iter().map(|o| o["order_id"].as_str().unwrap().to_owned()));
-        pages += 1;
-        assert!(pages < 50, "it ends");
-        let Some(next) = page["next"].as_str() else { break };
-        path = format!("/orders?limit=4&cursor={}", next.replace('#', "%23"));
-    }
+    let listed: Vec<_> = world.pages("limit=4").await.iter().flat_map(|page| names(&page["orders"])).collect();
     assert_eq!(listed, ids, "each once, newest first");
     let rare = world.get("/orders?tenant=rare&limit=100").await;
     assert_eq!(rare["orders"].as_array().unwrap().len(), 5);
@@ -193,7 +183,7 @@ async fn orders_are_listed_newest_first_page_by_page() {
     for wrong in
         ["/orders?stat=Error", "/orders?state=Broken", "/orders?from=now", "/orders?limit=0", "/orders?cursor=x"]
     {
-        let (status, body) = world.call("GET", wrong, Value::Null, None).await;
+        let (status, body) = world.call("GET", wrong, Value::Null).await;
         assert_eq!((status, &body["code"]), (400, &json!("invalid_field")), "{wrong}: {body}");
     }
 }
@@ -208,13 +198,11 @@ async fn orders_in_error_and_paused_ones_are_listed_with_their_trouble() {
     }
     let paused = world.submit("p", "acme").await;
     assert_eq!(world.act(&paused, "pause", json!({})).await.0, 200);
-    let first = world.get("/orders?state=error&limit=5").await;
-    assert_eq!(first["orders"].as_array().unwrap().len(), 5);
+    let pages = world.pages("state=error&limit=5").await;
+    let lengths: Vec<_> = pages.iter().map(|page| page["orders"].as_array().unwrap().len()).collect();
+    assert_eq!(lengths, [5, 2]);
     let trouble = json!([{"step": "a", "agent": "x", "undo": false, "error": "no such card"}]);
-    assert_eq!(first["orders"][0]["trouble"], trouble);
-    let cursor: String = first["next"].as_str().unwrap().bytes().map(|b| format!("%{b:02x}")).collect();
-    let second = world.get(&format!("/orders?state=error&limit=5&cursor={cursor}")).await;
-    assert_eq!(second["orders"].as_array().unwrap().len(), 2);
+    assert_eq!(pages[0]["orders"][0]["trouble"], trouble);
     let all = world.get("/orders?state=Paused").await;
     assert_eq!(all["orders"][0]["order_id"], json!(paused));
     assert_eq!(world.get("/orders?state=pending").await["orders"].as_array().unwrap().len(), 1);
@@ -235,8 +223,7 @@ async fn an_unreadable_record_hides_no_other() {
         assert_eq!(world.act(id, "pause", json!({})).await.0, 200);
     }
     // Its definition was never stored.
-    let text = WORKFLOW.replace("name = \"sample\"", "name = \"lost\"");
-    let lost = parse("lost.toml", &text, Known { agents: &["x", "y"], inputs: &[] }).unwrap();
+    let lost = parsed(&WORKFLOW.replace("name = \"sample\"", "name = \"lost\""));
     let lost = world.submit_to(&lost, "lost", "acme").await;
     for id in [&b, &damaged, &held] {
         world.damage(id).await;
@@ -257,13 +244,10 @@ async fn an_unreadable_record_hides_no_other() {
         assert_eq!((ids(&page["orders"]), ids(&page["unreadable"])), (fitting, left_out), "{query}: {page}");
     }
     // Page by page, each order occurs once.
-    let (mut seen, mut named, mut cursor) = (Vec::new(), Vec::new(), String::new());
-    loop {
-        let page = world.get(&format!("/orders?limit=1{cursor}")).await;
+    let (mut seen, mut named) = (Vec::new(), Vec::new());
+    for page in world.pages("limit=1").await {
         seen.extend(ids(&page["orders"]));
         named.extend(ids(&page["unreadable"]));
-        let Some(next) = page["next"].as_str() else { break };
-        cursor = format!("&cursor={}", next.replace('#', "%23"));
     }
     seen.sort();
     named.sort();
@@ -273,9 +257,9 @@ async fn an_unreadable_record_hides_no_other() {
     assert_eq!(ids(&overview["unreadable"]), unreadable, "{overview}");
     assert_eq!((&overview["waiting"]["count"], &overview["paused"]["count"]), (&json!(2), &json!(1)), "{overview}");
     for (answer, what) in [
-        (world.call("GET", &format!("/details/{b}"), Value::Null, None).await, "details"),
+        (world.call("GET", &format!("/details/{b}"), Value::Null).await, "details"),
         (world.act(&b, "resubmit", json!({})).await, "an act"),
-        (world.call("GET", &format!("/details/{lost}"), Value::Null, None).await, "details without a definition"),
+        (world.call("GET", &format!("/details/{lost}"), Value::Null).await, "details without a definition"),
     ] {
         assert_eq!((answer.0, &answer.1["code"]), (500, &json!("unreadable")), "{what}: {}", answer.1);
         assert!(answer.1["detail"].as_str().unwrap().contains("cannot be read"), "{what}: {}", answer.1);
@@ -306,10 +290,10 @@ async fn a_filter_of_empty_or_long_texts_is_refused() {
     // A variable that is not set must not select every order.
     for field in ["workflow", "tenant", "parent", "label", "reference", "agent", "step"] {
         let wrong = json!({"action": "cancel", "filter": {field: ""}, "by": "a", "reason": "r"});
-        let (status, body) = jobs::request(&world, "POST", "/jobs", "k", wrong).await;
+        let (status, body) = jobs::ask(&world, "k", wrong).await;
         assert_eq!((status, &body["field"]), (400, &json!(field)), "{body}");
     }
-    let listed = async |query: String| world.call("GET", &format!("/orders?{query}"), Value::Null, None).await.0;
+    let listed = async |query: String| world.call("GET", &format!("/orders?{query}"), Value::Null).await.0;
     // The calls of a list are orders of `WORKFLOW.STEP`.
     let longest = [["w"; 40].concat(), ["s"; 40].concat()].join(".");
     assert_eq!(listed(format!("workflow={longest}")).await, 200);
@@ -362,7 +346,7 @@ async fn messages_set_aside_go_back_to_where_they_came_from() {
     assert_eq!(world.drain(queue::SCHEDULER).await, [json!({"type": "wake"})]);
     assert_eq!(world.drain(&queue::agent("x")).await, [json!({"a": 1})]);
     let (status, body) = world.post("/queues/nothing/redrive", json!({"by": "ann", "reason": "r"})).await;
-    assert_eq!((status, &body["code"]), (404, &json!("no_such_queue")));
+    assert_eq!((status, &body["code"]), (404, &json!("no_such_queue")), "{body}");
 }
 
 // E6: dead letters, a bounded number by hand, or all of them by a move task.

@@ -2,7 +2,8 @@
 //! work on it. Method: the routes over the embedded endpoints, with workers that are dropped at random moments, in virtual
 //! time. `ORDERS=15000` drains as many; `SEED=n` repeats a run.
 
-use crate::common::World;
+use crate::common::{World, request, with};
+use aws_sdk_dynamodb::types::AttributeValue;
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use serde_json::{Value, json};
@@ -10,7 +11,6 @@ use shared::history::Kind;
 use shared::job::{Chunk, JobId};
 use shared::message::Outcome;
 use shared::order::Id;
-use shared::ports::JobStore;
 use shared::task::{Phase, ProcessState};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -25,27 +25,16 @@ const PATIENCE: Duration = Duration::from_secs(3600);
 /// What the service takes: this many requests a second, and at most as many at once.
 const SERVICE: f64 = 40.0;
 
-pub(crate) async fn request(world: &World, method: &str, path: &str, key: &str, body: Value) -> (i64, Value) {
-    let (path, query) = path.split_once('?').unwrap_or((path, ""));
-    let mut event = json!({
-        "version": "2.0", "routeKey": "$default", "rawPath": path, "rawQueryString": query,
-        "headers": {"content-type": "application/json", "idempotency-key": key},
-        "requestContext": {"http": {"method": method, "path": path}}, "isBase64Encoded": false,
-    });
-    if !body.is_null() {
-        event["body"] = Value::String(body.to_string());
-    }
-    let event = serde_json::from_value(event).unwrap();
-    let answer = serde_json::to_value(operator::http::handler(&world.operator, event).await).unwrap();
-    let body = answer["body"].as_str().map_or(Value::Null, |body| serde_json::from_str(body).unwrap());
-    (answer["statusCode"].as_i64().unwrap(), body)
+pub(crate) async fn ask(world: &World, key: &str, body: Value) -> (i64, Value) {
+    let mut event = request("POST", "/jobs", body);
+    event["headers"]["idempotency-key"] = json!(key);
+    world.answered(event).await
 }
 
 /// Starts a job with these fields beside name and reason, and returns its id.
 pub(crate) async fn start(world: &World, key: &str, more: Value) -> String {
-    let mut body = json!({"action": "resubmit", "by": "ann", "reason": "the bank is back", "limit": 100_000});
-    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-    let (status, job) = request(world, "POST", "/jobs", key, body).await;
+    let body = json!({"action": "resubmit", "by": "ann", "reason": "the bank is back", "limit": 100_000});
+    let (status, job) = ask(world, key, with(body, more)).await;
     assert_eq!(status, 202, "{job}");
     job["job_id"].as_str().unwrap().to_owned()
 }
@@ -342,7 +331,7 @@ async fn work_once(world: &World) {
 }
 
 async fn state(world: &World, id: &str) -> Option<String> {
-    let (_, job) = world.call("GET", &format!("/jobs/{id}"), Value::Null, None).await;
+    let (_, job) = world.call("GET", &format!("/jobs/{id}"), Value::Null).await;
     job["state"].as_str().map(str::to_owned)
 }
 
@@ -495,11 +484,7 @@ async fn a_job_is_paused_resumed_and_aborted() {
 async fn a_job_that_cannot_be_meant_is_refused() {
     let world = World::new().await;
     let good = json!({"action": "resubmit", "filter": {"state": "Error"}, "by": "ann", "reason": "r"});
-    let with = |more: Value| {
-        let mut body = good.clone();
-        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        body
-    };
+    let with = |more: Value| with(good.clone(), more);
     let many: Vec<String> = (0..5001).map(|n| Id::derive("t", &n.to_string()).0).collect();
     for (key, body, words) in [
         ("k", with(json!({"filter": {}})), "matches every order; add a condition"),
@@ -524,25 +509,25 @@ async fn a_job_that_cannot_be_meant_is_refused() {
         ("k", with(json!({"reason": " "})), "is required"),
         ("", good.clone(), "Idempotency-Key"),
     ] {
-        let (status, answer) = request(&world, "POST", "/jobs", key, body).await;
+        let (status, answer) = ask(&world, key, body).await;
         assert!(status == 400 && answer.to_string().contains(words), "{words}: {answer}");
     }
     assert_eq!(world.get("/jobs").await, json!({"jobs": []}));
-    assert_eq!(world.call("GET", "/jobs/job_x", Value::Null, None).await.1["code"], "no_such_job");
+    assert_eq!(world.call("GET", "/jobs/job_x", Value::Null).await.1["code"], "no_such_job");
     let mut all = Vec::new();
     for n in 0..20 {
         all.push(start(&world, &n.to_string(), json!({"filter": {"state": "Error"}})).await);
     }
-    let (status, answer) = request(&world, "POST", "/jobs", "too many", good.clone()).await;
+    let (status, answer) = ask(&world, "too many", good.clone()).await;
     assert!(status == 409 && answer.to_string().contains("20 jobs have not ended"), "{answer}");
     // One that is paused takes no room, so it needs some when it is resumed.
     let why = json!({"by": "ann", "reason": "r"});
     let control = async |verb: &str| {
-        let (status, answer) = request(&world, "POST", &format!("/jobs/{}/{verb}", all[0]), "", why.clone()).await;
+        let (status, answer) = world.post(&format!("/jobs/{}/{verb}", all[0]), why.clone()).await;
         (status, answer["code"].as_str().map(str::to_owned))
     };
     assert_eq!(control("pause").await.0, 200);
-    assert_eq!(request(&world, "POST", "/jobs", "one more", good).await.0, 202);
+    assert_eq!(ask(&world, "one more", good).await.0, 202);
     assert_eq!(control("resume").await, (409, Some("not_possible".to_owned())));
 }
 
@@ -551,16 +536,12 @@ async fn a_job_that_cannot_be_meant_is_refused() {
 async fn the_key_of_a_job_finds_it_and_no_other() {
     let world = World::new().await;
     let body = json!({"action": "resubmit", "filter": {"state": "Error"}, "by": "ann", "reason": "r"});
-    let with = |field: &str, value: Value| {
-        let mut body = body.clone();
-        body[field] = value;
-        body
-    };
-    let first = request(&world, "POST", "/jobs", "same", body.clone()).await;
+    let with = |field: &str, value: Value| with(body.clone(), json!({field: value}));
+    let first = ask(&world, "same", body.clone()).await;
     assert_eq!(first.0, 202, "{}", first.1);
     // What is left out has its default.
     for same in [body.clone(), with("rate_per_s", json!(10)), with("dry_run", json!(false))] {
-        let again = request(&world, "POST", "/jobs", "same", same).await;
+        let again = ask(&world, "same", same).await;
         assert_eq!((again.0, &again.1["job_id"]), (202, &first.1["job_id"]), "{}", again.1);
     }
     let ids = json!([Id::derive("t", "1").0]);
@@ -575,7 +556,7 @@ async fn the_key_of_a_job_finds_it_and_no_other() {
         ("limit", json!(99)),
         ("dry_run", json!(true)),
     ] {
-        let (status, answer) = request(&world, "POST", "/jobs", "same", with(field, value)).await;
+        let (status, answer) = ask(&world, "same", with(field, value)).await;
         assert_eq!((status, answer["code"].as_str()), (422, Some("idempotency_key_reused")), "{field}: {answer}");
     }
     assert_eq!(world.get("/jobs").await["jobs"].as_array().unwrap().len(), 1);
@@ -595,14 +576,7 @@ async fn a_job_whose_orders_cannot_be_read_ends() {
             let next = begun.begin(Chunk { len: 1, intents: Vec::new(), at: world.operator.engine.now() });
             assert!(world.operator.engine.store.save_job(&next, begun.version, None).await.unwrap());
         }
-        let page = aws_sdk_dynamodb::types::AttributeValue::S(format!("{id}#00000"));
-        let update = world.clients.dynamodb.update_item().table_name(&world.config.state_table).key("pk", page);
-        let damage = update
-            .update_expression("SET #page = :text")
-            .condition_expression("attribute_exists(pk)")
-            .expression_attribute_names("#page", "page")
-            .expression_attribute_values(":text", aws_sdk_dynamodb::types::AttributeValue::S("no page".to_owned()));
-        damage.send().await.unwrap();
+        world.write(format!("{id}#00000"), "page", Some(AttributeValue::S("no page".into()))).await;
         work(&world).await;
         let ended = job(&world, &id).await;
         assert_eq!(ended["state"], "aborted", "{ended}");
@@ -647,15 +621,7 @@ async fn a_damaged_job_is_named_and_holds_up_no_other() {
     let world = World::new().await;
     let orders = in_error(&world, 2).await;
     let bad = start(&world, "bad", json!({"filter": {"state": "Error"}})).await;
-    let put = |text: &str| {
-        let update = world.clients.dynamodb.update_item().table_name(&world.config.state_table);
-        let update = update.key("pk", aws_sdk_dynamodb::types::AttributeValue::S(bad.clone()));
-        update
-            .update_expression("SET #job = :text")
-            .expression_attribute_names("#job", "job")
-            .expression_attribute_values(":text", aws_sdk_dynamodb::types::AttributeValue::S(text.to_owned()))
-    };
-    put("no record").send().await.unwrap();
+    world.write(&bad, "job", Some(AttributeValue::S("no record".into()))).await;
     let id = start(&world, "good", json!({"filter": {"state": "Error"}})).await;
     work(&world).await;
     assert_eq!(job(&world, &id).await["state"], "done");

@@ -4,27 +4,16 @@
 use crate::common::{World, ids, sorted};
 use serde_json::{Value, json};
 use shared::message::Outcome;
-use shared::order::{Id, Order};
-use shared::ports::StateStore;
-use shared::task::{Submission, Task};
+use shared::order::Id;
+use shared::task::Task;
 use std::collections::BTreeSet;
 
 async fn labelled(world: &World, key: &str, tenant: &str, labels: &[&str]) -> Id {
-    let id = Id::derive(tenant, key);
-    let submission = Submission { tenant: tenant.into(), ..contract::submission(id.clone()) };
+    let (order, task) = world.order(&world.workflow, key, tenant);
     let labels = labels.iter().map(|label| (*label).to_owned()).collect();
-    let task = Task { labels, ..Task::new(submission, &world.workflow, world.now()) };
-    let order = Order {
-        id: id.clone(),
-        tenant: tenant.into(),
-        idempotency_key: key.into(),
-        hash: String::new(),
-        created_at: world.now(),
-        input: json!({}),
-    };
-    world.operator.engine.create(&order, &task).await.unwrap();
+    world.operator.engine.create(&order, &Task { labels, ..task }).await.unwrap();
     world.later(1);
-    id
+    order.id
 }
 
 async fn found(world: &World, query: &str) -> Vec<String> {
@@ -52,7 +41,7 @@ async fn a_label_finds_its_orders_and_no_others() {
     assert_eq!(found(&world, "label=vip2&state=Error").await, Vec::<String>::new());
     assert_eq!(found(&world, "label=vip&state=Pending").await, std::slice::from_ref(&two.0));
     let path = format!("/orders?label={}", "x".repeat(65));
-    let (status, answer) = world.call("GET", &path, Value::Null, None).await;
+    let (status, answer) = world.call("GET", &path, Value::Null).await;
     assert!(status == 400 && answer.to_string().contains("has 65 bytes; the limit is 64"), "{answer}");
 }
 
@@ -68,17 +57,14 @@ async fn pages_of_a_label_have_each_order_once() {
         }
         world.later(5 * 24 * 3_600_000);
     }
-    let (mut cursor, mut seen, mut last) = (String::new(), BTreeSet::new(), None);
-    for _ in 0..20 {
-        let page = world.get(&format!("/orders?label=vip&limit=3{cursor}")).await;
+    let (mut seen, mut last) = (BTreeSet::new(), None);
+    for page in world.pages("label=vip&limit=3").await {
         for row in page["orders"].as_array().unwrap() {
             let at = row["created_at"].as_str().unwrap().to_owned();
             assert!(last.is_none_or(|last: String| at < last), "newest first");
             last = Some(at);
             assert!(seen.insert(row["order_id"].as_str().unwrap().to_owned()), "twice: {row}");
         }
-        let Some(next) = page["next"].as_str() else { break };
-        cursor = format!("&cursor={}", next.replace('#', "%23"));
     }
     assert_eq!(seen, all);
 }
@@ -91,16 +77,10 @@ async fn labels_leave_with_what_is_erased() {
         let id = labelled(&world, "k", "acme", &["jane@example.org", "b"]).await;
         let other = labelled(&world, "l", "acme", &["jane@example.org"]).await;
         world.wake(&id).await;
-        world.reply(&id, "a", Outcome::Done { output: json!(1) }).await;
-        world.reply(&id, "b", Outcome::Done { output: json!(1) }).await;
+        world.done(&id, "a", json!(1)).await;
+        world.done(&id, "b", json!(1)).await;
         if is_gone {
-            // As time to live removes it; its id stays.
-            let task = world.operator.engine.store.load(&id).await.unwrap().unwrap();
-            let state = &world.config.state_table;
-            let used = stepwarden_aws::item::used_id(&task);
-            world.clients.dynamodb.put_item().table_name(state).set_item(Some(used)).send().await.unwrap();
-            let key = aws_sdk_dynamodb::types::AttributeValue::S(id.0.clone());
-            world.clients.dynamodb.delete_item().table_name(state).key("pk", key).send().await.unwrap();
+            world.expire(&id).await;
         }
         let body = json!({"by": "ann", "reason": "request 17"});
         let (status, answer) = world.post(&format!("/orders/{id}/erasure"), body).await;

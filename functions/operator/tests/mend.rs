@@ -2,11 +2,10 @@
 //! record is overwritten. Method: records are damaged under the real handlers, store and engine; queues and bus show
 //! what was sent. // B9
 
-use crate::common::World;
+use crate::common::{World, token};
 use aws_sdk_dynamodb::types::AttributeValue;
 use serde_json::{Value, json};
 use shared::decision::Event;
-use shared::message::Outcome;
 use shared::order::Id;
 use shared::ports::Error;
 use shared::task::{MOVED, ProcessState};
@@ -50,7 +49,7 @@ async fn a_damaged_record_is_shown_and_mended_and_its_order_ends_with_nothing_do
     let world = World::new().await;
     let id = world.submit("k1", "acme").await;
     world.wake(&id).await;
-    world.reply(&id, "a", Outcome::Done { output: json!({"paid": 5}) }).await;
+    world.done(&id, "a", json!({"paid": 5})).await;
     let version = world.task(&id).await.version;
     let good = world.cut(&id).await;
     world.later(1000);
@@ -88,7 +87,7 @@ async fn a_damaged_record_is_shown_and_mended_and_its_order_ends_with_nothing_do
     let (status, body) = world.mend(&id, &record["seen"], &parsed(&good), "a disk went bad").await;
     assert_eq!((status, &body["outcome"], &body["version"]), (200, &json!("repeated"), &json!(version + 1)), "{body}");
 
-    world.reply(&id, "b", Outcome::Done { output: json!(null) }).await;
+    world.done(&id, "b", json!(null)).await;
     let task = world.task(&id).await;
     assert_eq!(
         (task.process_state(), task.steps[0].output.clone()),
@@ -182,8 +181,8 @@ async fn a_text_that_does_not_fit_the_order_is_refused_in_words_and_changes_noth
     assert_eq!(world.stored(&id).await, before);
     let none = Id::derive("acme", "nobody");
     assert_eq!(world.mend(&none, &seen, &good, "r").await.1["code"], json!("no_such_order"));
-    let (status, body) = world.call("GET", &format!("/details/{none}/record"), Value::Null, None).await;
-    assert_eq!((status, &body["code"]), (404, &json!("no_such_order")));
+    let (status, body) = world.call("GET", &format!("/details/{none}/record"), Value::Null).await;
+    assert_eq!((status, &body["code"]), (404, &json!("no_such_order")), "{body}");
     assert_eq!(world.mend(&id, &seen, &good, "r").await.0, 200, "the good one is taken");
 }
 
@@ -259,24 +258,13 @@ async fn the_record_is_for_operators_only() {
     let good = parsed(&world.cut(&id).await);
     let seen = world.record(&id).await["seen"].clone();
     let body = json!({"by": "somebody else", "reason": "r", "seen": seen, "record": good});
-    let event = |method: &str, path: String, body: &Value, scope: &str| {
-        let claims = json!({"sub": "ann", "tenant": "acme", "scope": scope});
-        let event = json!({
-            "version": "2.0", "routeKey": "$default", "rawPath": path, "rawQueryString": "", "isBase64Encoded": false,
-            "headers": {"content-type": "application/json"}, "body": body.to_string(),
-            "requestContext": {"http": {"method": method, "path": path}, "authorizer": {"jwt": {"claims": claims, "scopes": null}}},
-        });
-        serde_json::from_value(event).unwrap()
-    };
     let (read, mend) = (format!("/details/{id}/record"), format!("/orders/{id}/actions/mend"));
     for (method, path) in [("GET", &read), ("POST", &mend)] {
-        let answer =
-            operator::http::handler(&world.operator, event(method, path.clone(), &body, "stepwarden/orders")).await;
-        assert_eq!(answer.status_code, 403, "{method} {path}");
+        let (status, _) = world.call_as(token("ann", "stepwarden/orders"), method, path, body.clone()).await;
+        assert_eq!(status, 403, "{method} {path}");
     }
     assert_eq!(world.record(&id).await["seen"], seen);
-    let answer = operator::http::handler(&world.operator, event("POST", mend, &body, "stepwarden/operator")).await;
-    assert_eq!(answer.status_code, 200);
+    assert_eq!(world.call_as(token("ann", "stepwarden/operator"), "POST", &mend, body).await.0, 200);
     let task = world.task(&id).await;
     assert_eq!(task.tenant, "acme");
     assert!(
@@ -347,7 +335,7 @@ async fn an_order_of_which_no_text_is_left_is_stopped_and_led_on_by_other_acts()
         let world = World::new().await;
         let id = world.submit("k1", "acme").await;
         world.wake(&id).await;
-        world.reply(&id, "a", Outcome::Done { output: json!({"paid": 5}) }).await;
+        world.done(&id, "a", json!({"paid": 5})).await;
         let before = world.drain(&queue::agent("x")).await;
         world.write(&id, "task", Some(AttributeValue::S("\u{fffd}".into()))).await;
         let record = world.record(&id).await;
@@ -365,13 +353,13 @@ async fn an_order_of_which_no_text_is_left_is_stopped_and_led_on_by_other_acts()
         let key = |direction: &str| json!(format!("{id}:a:{direction}"));
         if act == "cancel" {
             assert_eq!(requests[0]["idempotency_key"], key("undo"));
-            world.reply(&id, "a", Outcome::Done { output: json!(null) }).await;
+            world.done(&id, "a", json!(null)).await;
             assert_eq!(world.task(&id).await.process_state(), ProcessState::Undone);
             continue;
         }
         assert_eq!(requests[0]["idempotency_key"], key("do"));
         for step in ["a", "b"] {
-            world.reply(&id, step, Outcome::Done { output: json!({"paid": 5}) }).await;
+            world.done(&id, step, json!({"paid": 5})).await;
         }
         assert_eq!(world.task(&id).await.process_state(), ProcessState::Processed);
     }

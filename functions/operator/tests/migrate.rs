@@ -1,10 +1,9 @@
 //! Goal: an operator moves an order to another definition, learns before what that would mean, and gets a clear sentence where it is not
 //! possible. Method: the route over the embedded endpoints.
 
-use crate::common::{WORKFLOW, World};
+use crate::common::{WORKFLOW, World, detail, with};
 use serde_json::{Value, json};
 use shared::decision::Event;
-use shared::message::Outcome;
 use shared::order::Id;
 use shared::task::ProcessState;
 
@@ -14,20 +13,8 @@ async fn world() -> World {
     world
 }
 
-async fn put(world: &World, toml: &str) -> String {
-    let (status, body) = world.post("/workflows", json!({"by": "ada", "reason": "r", "toml": toml})).await;
-    assert_eq!(status, 200, "{body}");
-    body["hash"].as_str().unwrap().to_owned()
-}
-
 async fn migrate(world: &World, id: &Id, to: &str, more: Value) -> (i64, Value) {
-    let mut body = json!({"by": "ann", "reason": "a new file", "to": to});
-    body.as_object_mut().unwrap().extend(more.as_object().cloned().unwrap());
-    world.post(&format!("/orders/{id}/actions/migrate"), body).await
-}
-
-fn detail(answer: &(i64, Value)) -> (i64, &str) {
-    (answer.0, answer.1["detail"].as_str().unwrap_or_else(|| panic!("{answer:?}")))
+    world.act(id, "migrate", with(json!({"to": to}), more)).await
 }
 
 /// The sample workflow, with a step `c` and without `b`.
@@ -41,7 +28,7 @@ async fn an_order_is_moved_and_a_dry_run_says_what_that_means() {
     let world = world().await;
     let id = world.in_error("k", "acme").await;
     world.later(20_000);
-    let (a, b) = (world.workflow.hash().0, put(&world, &other()).await);
+    let (a, b) = (world.workflow.hash().0, world.put(&other()).await);
     let (status, dry) = migrate(&world, &id, &b, json!({"dry_run": true})).await;
     assert_eq!((status, &dry["outcome"], &dry["from"], &dry["to"]), (200, &json!("would_apply"), &json!(a), &json!(b)));
     let lists = |body: &Value| {
@@ -73,13 +60,13 @@ async fn a_step_with_an_agent_is_waited_for() {
     let world = world().await;
     let id = world.submit("k", "acme").await;
     world.wake(&id).await;
-    let b = put(&world, &other()).await;
+    let b = world.put(&other()).await;
     assert_eq!(migrate(&world, &id, &b, json!({"dry_run": true})).await.1["outcome"], "would_wait");
     let (_, waits) = migrate(&world, &id, &b, json!({})).await;
     assert_eq!((&waits["outcome"], waits.get("waits_until")), (&json!("waits"), None));
     assert_eq!(migrate(&world, &id, &b, json!({})).await.1["outcome"], "repeated");
     assert_eq!(world.get(&format!("/details/{id}")).await["order"]["migrating_to"], b);
-    world.reply(&id, "a", Outcome::Done { output: json!({}) }).await;
+    world.done(&id, "a", json!({})).await;
     // The first request could still be delivered.
     let (_, dry) = migrate(&world, &id, &world.workflow.hash().0, json!({"dry_run": true})).await;
     assert_eq!(dry["outcome"], "would_apply", "withdrawing needs no wait");
@@ -96,8 +83,8 @@ async fn what_is_not_possible_is_said_in_a_sentence() {
     let world = world().await;
     let id = world.in_error("k", "acme").await;
     world.later(20_000);
-    let lost = put(&world, &WORKFLOW.replace("undo = { agent = \"x\" }\n", "")).await;
-    let stranger = put(&world, &WORKFLOW.replace("name = \"sample\"", "name = \"other\"")).await;
+    let lost = world.put(&WORKFLOW.replace("undo = { agent = \"x\" }\n", "")).await;
+    let stranger = world.put(&WORKFLOW.replace("name = \"sample\"", "name = \"other\"")).await;
     let answer = migrate(&world, &id, &lost, json!({})).await;
     assert_eq!(
         detail(&answer),
@@ -116,7 +103,7 @@ async fn what_is_not_possible_is_said_in_a_sentence() {
     assert_eq!((answer.0, &answer.1["outcome"]), (200, &json!("repeated")), "it has the latest");
     let (_, done) = migrate(&world, &id, "latest", json!({"resubmit": true})).await;
     assert_eq!(done["outcome"], "applied", "which is a plain resubmission");
-    let answer = migrate(&world, &id, &put(&world, &other()).await, json!({"resubmit": true})).await;
+    let answer = migrate(&world, &id, &world.put(&other()).await, json!({"resubmit": true})).await;
     assert_eq!(detail(&answer), (409, "the order is not in Error, so there is nothing to resubmit"));
 
     let stale = migrate(&world, &id, "latest", json!({"if_version": 1})).await;
@@ -128,7 +115,7 @@ async fn what_is_not_possible_is_said_in_a_sentence() {
     world.post(&format!("/orders/{id}/actions/undo"), json!({"by": "ann", "reason": "r"})).await;
     world.later(20_000);
     world.event(&id, Event::Wake { seen: world.task(&id).await.version, hops: 0 }).await;
-    world.reply(&id, "a", Outcome::Done { output: json!({}) }).await;
+    world.done(&id, "a", json!({})).await;
     assert_eq!(world.task(&id).await.process_state(), ProcessState::Undone);
     let answer = migrate(&world, &id, &lost, json!({})).await;
     assert_eq!(detail(&answer), (409, "the order has ended"));
@@ -140,8 +127,8 @@ async fn a_later_migration_replaces_one_that_waits() {
     let world = world().await;
     let id = world.submit("k", "acme").await;
     world.wake(&id).await;
-    let one = put(&world, &other()).await;
-    let two = put(&world, &other().replace("max = 2", "max = 3")).await;
+    let one = world.put(&other()).await;
+    let two = world.put(&other().replace("max = 2", "max = 3")).await;
     for to in [&one, &two] {
         assert_eq!(migrate(&world, &id, to, json!({})).await.1["outcome"], "waits");
     }
@@ -157,7 +144,7 @@ async fn a_later_migration_replaces_one_that_waits() {
 async fn a_definition_that_cannot_run_here_is_refused() {
     let mut world = world().await;
     let id = world.in_error("k", "acme").await;
-    let b = put(&world, &other()).await;
+    let b = world.put(&other()).await;
     world.operator.config.agents.retain(|agent| agent == "x");
     let answer = migrate(&world, &id, &b, json!({})).await;
     let (status, text) = detail(&answer);

@@ -1,7 +1,7 @@
 //! Who waits for what, and since when. Method: the operator's routes over embedded tables, with orders in all shards of
 //! the due index, whose waits the engine's own events begin.
 
-use crate::common::{START, World, ids};
+use crate::common::{START, World, ids, parsed};
 use crate::jobs;
 use aws_sdk_dynamodb::types::AttributeValue;
 use serde_json::{Value, json};
@@ -10,7 +10,6 @@ use shared::order::Id;
 use shared::ports::StateStore;
 use shared::time::{SignedDuration, Timestamp};
 use shared::workflow::Workflow;
-use shared::workflow::file::{Known, parse};
 use stepwarden_aws::item;
 
 const TRIAL: &str = r#"
@@ -26,7 +25,7 @@ timeout = "10s"
 "#;
 
 async fn workflow(world: &World, text: &str) -> Workflow {
-    let workflow = parse("w.toml", text, Known { agents: &["x", "y"], inputs: &[] }).unwrap();
+    let workflow = parsed(text);
     world.operator.engine.use_workflow(&workflow).await.unwrap();
     workflow
 }
@@ -37,20 +36,10 @@ async fn waits(world: &World, workflow: &Workflow, key: &str) -> Id {
     id
 }
 
-/// All pages of a list.
-async fn list(world: &World, query: &str) -> Vec<Value> {
-    let (mut all, mut cursor) = (Vec::new(), String::new());
-    loop {
-        let page = world.get(&format!("/orders?{query}{cursor}")).await;
-        all.extend(page["orders"].as_array().unwrap().iter().cloned());
-        assert!(all.len() < 200, "it ends");
-        let Some(next) = page["next"].as_str() else { return all };
-        cursor = format!("&cursor={}", next.bytes().map(|b| format!("%{b:02x}")).collect::<String>());
-    }
-}
-
-fn names(orders: &[Value]) -> Vec<String> {
-    orders.iter().map(|one| one["order_id"].as_str().unwrap().to_owned()).collect()
+/// The orders of all pages of a list.
+async fn list(world: &World, query: &str) -> Value {
+    let pages = world.pages(query).await;
+    pages.iter().flat_map(|page| page["orders"].as_array().unwrap().clone()).collect()
 }
 
 // L7: oldest first over all shards, page by page, each once, also those that began in the same millisecond.
@@ -72,20 +61,20 @@ async fn what_waits_is_listed_oldest_first() {
     world.submit("new", "acme").await;
 
     let listed = list(&world, "state=waiting&limit=4").await;
-    let since: Vec<&str> = listed.iter().map(|one| one["waits"][0]["since"].as_str().unwrap()).collect();
+    let since: Vec<&str> =
+        listed.as_array().unwrap().iter().map(|one| one["waits"][0]["since"].as_str().unwrap()).collect();
     assert!(since.is_sorted(), "{since:?}");
-    let (mut found, mut wanted) = (names(&listed), at.clone());
-    found.sort();
+    let mut wanted = at.clone();
     wanted.sort();
-    assert_eq!(found, wanted, "each once");
+    assert_eq!(ids(&listed), wanted, "each once");
     let first = Timestamp::from_millisecond(START).unwrap();
     let until = first + SignedDuration::from_hours(30 * 24);
     assert_eq!(
-        listed.iter().find(|one| one["order_id"] == json!(at[0])).unwrap()["waits"],
+        listed.as_array().unwrap().iter().find(|one| one["order_id"] == json!(at[0])).unwrap()["waits"],
         json!([{"step": "month", "wait": "waits 30d", "since": first, "until": until}])
     );
-    assert_eq!(list(&world, "state=Waiting&workflow=cooling&step=month&limit=5").await.len(), 6);
-    assert_eq!(list(&world, "state=Waiting&step=remind").await, Vec::<Value>::new());
+    assert_eq!(list(&world, "state=Waiting&workflow=cooling&step=month&limit=5").await.as_array().unwrap().len(), 6);
+    assert_eq!(list(&world, "state=Waiting&step=remind").await, json!([]));
     // Lists in other states show waits too, however short.
     assert_eq!(world.get("/orders?workflow=short").await["orders"][0]["waits"][0]["step"], "month");
 
@@ -99,15 +88,14 @@ async fn what_waits_is_listed_oldest_first() {
     // A pause is another list.
     let paused = Id(at[7].clone());
     assert_eq!(world.act(&paused, "pause", json!({})).await.0, 200);
-    assert!(!names(&list(&world, "state=Waiting").await).contains(&paused.0));
+    assert!(!ids(&list(&world, "state=Waiting").await).contains(&paused.0));
     assert_eq!(world.act(&paused, "resume", json!({})).await.0, 200);
-    assert!(names(&list(&world, "state=Waiting").await).contains(&paused.0));
+    assert!(ids(&list(&world, "state=Waiting").await).contains(&paused.0));
     // An order that does not wait is never written to that index.
     assert!(!world.stored(&brief).await.contains_key("attention"));
 
     for cursor in ["x", "%7B%7D", "%7B%22attention%22:[%22S%22,%22Error%22]%7D"] {
-        let (status, body) =
-            world.call("GET", &format!("/orders?state=Waiting&cursor={cursor}"), Value::Null, None).await;
+        let (status, body) = world.call("GET", &format!("/orders?state=Waiting&cursor={cursor}"), Value::Null).await;
         assert_eq!((status, &body["code"]), (400, &json!("invalid_field")), "{cursor}: {body}");
     }
 }
@@ -133,7 +121,7 @@ async fn a_bulk_act_on_waits_names_the_step() {
     assert_eq!(counts, json!({"good": 0, "failed": 4, "left_alone": 0}), "{results}");
     assert!(results[0]["why"].as_str().unwrap().contains("name the step"), "{results}");
     assert_eq!(job(json!("month")).await.0, json!({"good": 4, "failed": 0, "left_alone": 0}));
-    assert_eq!(list(&world, "state=Waiting").await.len(), 2);
+    assert_eq!(list(&world, "state=Waiting").await.as_array().unwrap().len(), 2);
 }
 
 // However many orders wait, and however soon, the overview shows those in trouble.

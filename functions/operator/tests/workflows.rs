@@ -1,29 +1,15 @@
 //! Goal: a name stands for the definition that a person activated, exactly one of several people at once decides, what is damaged can
 //! be mended, and nothing is kept of what is refused. Method: the routes over the embedded endpoints.
 
-use crate::common::{START, WORKFLOW, World};
+use crate::common::{START, World, token, with, with_timeout};
 use aws_sdk_dynamodb::types::AttributeValue;
 use serde_json::{Value, json};
 use shared::ports::StateStore;
 use shared::workflow::Workflow;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use stepwarden_embedded::{Call, Fault, FaultHook};
-
-/// The sample workflow with another timeout of its last step.
-fn text(seconds: u32) -> String {
-    WORKFLOW.replace("after = [\"a\"]\ntimeout = \"10s\"", &format!("after = [\"a\"]\ntimeout = \"{seconds}s\""))
-}
+use stepwarden_embedded::Fault;
 
 async fn put(world: &World, toml: &str) -> (i64, Value) {
     world.post("/workflows", json!({"by": "ada", "reason": "faster", "toml": toml, "file": "sample.toml"})).await
-}
-
-/// Puts a definition; its hash.
-async fn hash_of(world: &World, toml: &str) -> String {
-    let (status, body) = put(world, toml).await;
-    assert_eq!(status, 200, "{body}");
-    hash(&body)
 }
 
 async fn change(world: &World, verb: &str, version: u64, more: Value) -> (i64, Value) {
@@ -31,10 +17,7 @@ async fn change(world: &World, verb: &str, version: u64, more: Value) -> (i64, V
 }
 
 async fn change_of(world: &World, name: &str, verb: &str, version: Value, more: Value) -> (i64, Value) {
-    let mut body = json!({"by": "ada", "reason": "ticket 7"});
-    for fields in [version, more] {
-        body.as_object_mut().unwrap().extend(fields.as_object().cloned().unwrap());
-    }
+    let body = with(with(json!({"by": "ada", "reason": "ticket 7"}), version), more);
     world.post(&format!("/workflows/{name}/{verb}"), body).await
 }
 
@@ -54,31 +37,15 @@ fn state(body: &Value) -> Value {
     json!([body["state"], body["hash"], body["previous"], body["version"]])
 }
 
-/// Writes an attribute of an item of the state table, or takes the item away.
-async fn write(world: &World, pk: &str, value: Option<(&str, AttributeValue)>) {
-    let (table, pk) = (&world.config.state_table, AttributeValue::S(pk.into()));
-    let Some((name, value)) = value else {
-        world.clients.dynamodb.delete_item().table_name(table).key("pk", pk).send().await.unwrap();
-        return;
-    };
-    let update = world.clients.dynamodb.update_item().table_name(table).key("pk", pk);
-    let update = update.update_expression("SET #name = :value").expression_attribute_names("#name", name);
-    update.expression_attribute_values(":value", value).send().await.unwrap();
-}
-
-/// The pointer of the sample workflow as it is stored.
-async fn pointer(world: &World) -> Value {
-    let get = world.clients.dynamodb.get_item().table_name(&world.config.state_table);
-    let item = get.key("pk", AttributeValue::S("control#workflows".into())).send().await.unwrap().item.unwrap();
-    serde_json::from_str(item["workflow#sample"].as_s().unwrap()).unwrap()
-}
+/// Item and attribute of the sample workflow's pointer.
+const POINTER: (&str, &str) = ("control#workflows", "workflow#sample");
 
 async fn set_pointer(world: &World, text: &str) {
-    write(world, "control#workflows", Some(("workflow#sample", AttributeValue::S(text.into())))).await;
+    world.write(POINTER.0, POINTER.1, Some(AttributeValue::S(text.into()))).await;
 }
 
 async fn damage(world: &World, hash: &str) {
-    write(world, &format!("workflow#{hash}"), Some(("workflow", AttributeValue::S("{".into())))).await;
+    world.write(format!("workflow#{hash}"), "workflow", Some(AttributeValue::S("{".into()))).await;
 }
 
 #[tokio::test]
@@ -92,7 +59,7 @@ async fn a_definition_is_put_activated_rolled_back_and_retired() {
     );
     assert_eq!(listed["agents"], json!(["x", "y"]));
 
-    let (status, done) = put(&world, &text(20)).await;
+    let (status, done) = put(&world, &with_timeout(20)).await;
     assert_eq!((status, &done["active"], &done["version"]), (200, &json!(a), &json!(0)), "{done}");
     assert_eq!(done["differences"], json!(["step `b`: timeout changes from 10s to 20s"]));
     assert_eq!(done["warnings"], json!([]));
@@ -120,13 +87,13 @@ async fn a_definition_is_put_activated_rolled_back_and_retired() {
     assert_eq!(older["history"].as_array().unwrap().len(), 2);
 
     let definition = world.get(&format!("/workflows/sample/{b}")).await;
-    assert_eq!((&definition["toml"], &definition["definition"]["name"]), (&json!(text(20)), &json!("sample")));
+    assert_eq!((&definition["toml"], &definition["definition"]["name"]), (&json!(with_timeout(20)), &json!("sample")));
     assert_eq!((&definition["origin"]["by"], &definition["origin"]["reason"]), (&json!("ada"), &json!("faster")));
     let own = world.get(&format!("/workflows/sample/{a}")).await;
     assert_eq!((own.get("toml"), own.get("origin"), &own["definition"]["name"]), (None, None, &json!("sample")));
 
     // A name of its own, beside the deployment's.
-    let c = hash_of(&world, &text(20).replace("name = \"sample\"", "name = \"other\"")).await;
+    let c = world.put(&with_timeout(20).replace("name = \"sample\"", "name = \"other\"")).await;
     let (status, body) = change_of(&world, "other", "activate", json!({"if_version": 0}), json!({"hash": c})).await;
     assert_eq!((status, state(&body)), (200, json!(["active", c, null, 1])), "{body}");
     let (status, body) = change_of(&world, "other", "rollback", json!({"if_version": 1}), json!({})).await;
@@ -138,7 +105,7 @@ async fn of_many_people_at_once_one_decides_and_the_others_learn_who() {
     let (world, _) = world().await;
     let mut hashes = Vec::new();
     for seconds in 20..28 {
-        hashes.push(hash_of(&world, &text(seconds)).await);
+        hashes.push(world.put(&with_timeout(seconds)).await);
     }
     let answers =
         futures::future::join_all(hashes.iter().map(|hash| change(&world, "activate", 0, json!({"hash": hash})))).await;
@@ -164,24 +131,14 @@ async fn of_many_people_at_once_one_decides_and_the_others_learn_who() {
 #[tokio::test]
 async fn a_change_that_collides_is_tried_again_and_is_nobodys_if_it_never_succeeds() {
     let (world, _) = world().await;
-    let b = hash_of(&world, &text(20)).await;
-    let calls = Arc::new(AtomicUsize::new(0));
-    let set = |fault: Fault, most: usize| {
-        calls.store(0, Ordering::SeqCst);
-        let calls = Arc::clone(&calls);
-        let hook: FaultHook = Arc::new(move |call: &Call<'_>| {
-            let is_ours = call.operation == "TransactWriteItems";
-            (is_ours && calls.fetch_add(1, Ordering::SeqCst) < most).then_some(fault)
-        });
-        world.endpoints.set_fault_hook(Some(hook));
-    };
-    set(Fault::TransactionConflict, usize::MAX);
+    let b = world.put(&with_timeout(20)).await;
+    world.fail("TransactWriteItems", Fault::TransactionConflict, usize::MAX);
     let (status, body) = change(&world, "activate", 0, json!({"hash": b})).await;
     assert_eq!((status, &body["code"]), (503, &json!("unavailable")), "{body}");
-    set(Fault::TransactionConflict, 2);
+    world.fail("TransactWriteItems", Fault::TransactionConflict, 2);
     let (status, body) = change(&world, "activate", 0, json!({"hash": b})).await;
     assert_eq!((status, &body["version"]), (200, &json!(1)), "{body}");
-    set(Fault::LostAfter, 1);
+    world.fail("TransactWriteItems", Fault::LostAfter, 1);
     let (status, body) = change(&world, "rollback", 1, json!({})).await;
     assert_eq!((status, &body["version"]), (200, &json!(2)), "{body}");
     world.endpoints.set_fault_hook(None);
@@ -193,12 +150,12 @@ async fn a_change_that_collides_is_tried_again_and_is_nobodys_if_it_never_succee
 #[tokio::test]
 async fn a_pointer_of_a_newer_version_is_changed_and_an_unreadable_one_is_mended() {
     let (world, deployed) = world().await;
-    let (a, b) = (deployed.hash().0, hash_of(&world, &text(20)).await);
+    let (a, b) = (deployed.hash().0, world.put(&with_timeout(20)).await);
     for (version, verb) in ["activate", "rollback", "rollback"].into_iter().enumerate() {
         let more = if verb == "activate" { json!({"hash": b}) } else { json!({}) };
         assert_eq!(change(&world, verb, version as u64, more).await.0, 200);
     }
-    let mut newer = pointer(&world).await;
+    let mut newer: Value = serde_json::from_str(world.stored(POINTER.0).await[POINTER.1].as_s().unwrap()).unwrap();
     newer["share"] = json!(0.5);
     set_pointer(&world, &newer.to_string()).await;
     let (status, body) = change(&world, "rollback", 3, json!({})).await;
@@ -212,7 +169,7 @@ async fn a_pointer_of_a_newer_version_is_changed_and_an_unreadable_one_is_mended
         assert_eq!((status, &body["code"]), (409, &json!("not_possible")), "{body}");
         assert!(body["detail"].as_str().unwrap().contains("activate a definition by its hash"), "{body}");
     }
-    assert_eq!(put(&world, &text(20)).await.0, 200);
+    assert_eq!(put(&world, &with_timeout(20)).await.0, 200);
     let answers =
         futures::future::join_all([&a, &b].map(|hash| change(&world, "activate", 0, json!({"hash": hash})))).await;
     let mut all: Vec<i64> = answers.iter().map(|(status, _)| *status).collect();
@@ -225,7 +182,7 @@ async fn a_pointer_of_a_newer_version_is_changed_and_an_unreadable_one_is_mended
     };
     assert_eq!(versions().await, [8, 4, 3, 2, 1]);
     // Somebody took the record away by hand.
-    write(&world, "control#workflows", None).await;
+    world.take_away(POINTER.0).await;
     assert_eq!(change(&world, "activate", 0, json!({"hash": b})).await.0, 200);
     assert_eq!(versions().await, [16, 8, 4, 3, 2, 1]);
 }
@@ -234,17 +191,17 @@ async fn a_pointer_of_a_newer_version_is_changed_and_an_unreadable_one_is_mended
 async fn a_damaged_definition_is_not_activated_and_is_mended_by_putting_it_again() {
     let (world, deployed) = world().await;
     let a = deployed.hash().0;
-    let (b, c) = (hash_of(&world, &text(20)).await, hash_of(&world, &text(30)).await);
+    let (b, c) = (world.put(&with_timeout(20)).await, world.put(&with_timeout(30)).await);
     change(&world, "activate", 0, json!({"hash": b})).await;
     damage(&world, &b).await;
     damage(&world, &c).await;
     let (status, body) = change(&world, "activate", 1, json!({"hash": c})).await;
     assert_eq!((status, &body["code"]), (409, &json!("not_possible")), "{body}");
     assert!(body["detail"].as_str().unwrap().ends_with("put its file again"), "{body}");
-    let (status, body) = world.call("GET", &format!("/workflows/sample/{b}"), Value::Null, None).await;
+    let (status, body) = world.call("GET", &format!("/workflows/sample/{b}"), Value::Null).await;
     assert_eq!((status, &body["code"]), (409, &json!("not_possible")), "{body}");
 
-    let (status, done) = put(&world, &text(30)).await;
+    let (status, done) = put(&world, &with_timeout(30)).await;
     assert_eq!((status, hash(&done), &done["differences"]), (200, c.clone(), &json!([])), "{done}");
     assert!(
         done["warnings"][0].as_str().unwrap().contains("the differences from the active definition are unknown"),
@@ -252,13 +209,17 @@ async fn a_damaged_definition_is_not_activated_and_is_mended_by_putting_it_again
     );
     assert_eq!(change(&world, "activate", 1, json!({"hash": c})).await.0, 200);
     // What a rollback would go to has been damaged, or is gone: nothing changes.
-    for item in [None, Some(("workflow", AttributeValue::S("{".into())))] {
-        write(&world, &format!("workflow#{b}"), item).await;
+    for is_gone in [true, false] {
+        if is_gone {
+            world.take_away(format!("workflow#{b}")).await
+        } else {
+            damage(&world, &b).await
+        }
         let (status, body) = change(&world, "rollback", 2, json!({})).await;
         assert!(status == 404 || status == 409, "{status} {body}");
     }
     assert_eq!(state(&world.get("/workflows/sample").await), json!(["active", c, b, 2]));
-    hash_of(&world, &text(20)).await;
+    world.put(&with_timeout(20)).await;
     assert_eq!(change(&world, "rollback", 2, json!({})).await.0, 200);
     assert_eq!(hash(&world.get(&format!("/workflows/sample/{a}")).await), a);
 }
@@ -267,8 +228,8 @@ async fn a_damaged_definition_is_not_activated_and_is_mended_by_putting_it_again
 #[tokio::test]
 async fn a_rollback_to_a_file_that_no_order_used_finds_it_also_after_the_next_deployment() {
     let (mut world, deployed) = world().await;
-    let (a, b) = (deployed.hash().0, hash_of(&world, &text(20)).await);
-    write(&world, &format!("workflow#{a}"), None).await;
+    let (a, b) = (deployed.hash().0, world.put(&with_timeout(20)).await);
+    world.take_away(format!("workflow#{a}")).await;
     assert_eq!(change(&world, "activate", 0, json!({"hash": "00"})).await.0, 404);
     let stored = world.operator.engine.store.workflow(&deployed.hash()).await.unwrap();
     assert!(stored.is_none(), "a refused change writes nothing");
@@ -282,9 +243,9 @@ async fn a_rollback_to_a_file_that_no_order_used_finds_it_also_after_the_next_de
 #[tokio::test]
 async fn a_definition_that_cannot_run_here_any_more_is_not_activated() {
     let (mut world, _) = world().await;
-    let b = hash_of(&world, &text(20)).await;
+    let b = world.put(&with_timeout(20)).await;
     change(&world, "activate", 0, json!({"hash": b})).await;
-    let c = hash_of(&world, &text(30)).await;
+    let c = world.put(&with_timeout(30)).await;
     change(&world, "activate", 1, json!({"hash": c})).await;
     let config = world.config.clone();
     world.operator.config.agents = vec!["x".into()];
@@ -308,7 +269,7 @@ async fn what_is_refused_says_what_to_do_and_keeps_nothing() {
         ("name = \"sample\"\n[[step]]\nname = \"a\"\nagent = \"nobody\"", "sample.toml:4:"),
         ("name = ", "sample.toml:1:"),
         ("", "sample.toml:1:"),
-        (&text(1), "workflow `sample`: step `b` has a timeout of 1000 ms"),
+        (&with_timeout(1), "workflow `sample`: step `b` has a timeout of 1000 ms"),
     ];
     let before = world.clients.dynamodb.scan().table_name(&world.config.state_table).send().await.unwrap().count;
     for (toml, place) in wrong {
@@ -347,22 +308,15 @@ async fn what_is_refused_says_what_to_do_and_keeps_nothing() {
 async fn changes_need_a_scope_of_their_own_and_reading_needs_either() {
     let (world, _) = world().await;
     let call = async |method: &str, scope: &str, body: Value| {
-        let claims = json!({"jwt": {"claims": {"sub": "bob", "scope": scope}, "scopes": null}});
-        let context = json!({"http": {"method": method, "path": "/workflows"}, "authorizer": claims});
-        let event = json!({"version": "2.0", "routeKey": "$default", "rawPath": "/workflows", "rawQueryString": "",
-            "headers": {"content-type": "application/json"}, "requestContext": context, "isBase64Encoded": false,
-            "body": body.to_string()});
-        let answer = operator::http::handler(&world.operator, serde_json::from_value(event).unwrap()).await;
-        let answer = serde_json::to_value(answer).unwrap();
-        (answer["statusCode"].clone(), serde_json::from_str::<Value>(answer["body"].as_str().unwrap()).unwrap())
+        world.call_as(token("bob", scope), method, "/workflows", body).await
     };
     for scope in ["stepwarden/operator", "stepwarden/workflows"] {
         assert_eq!(call("GET", scope, Value::Null).await.0, 200, "{scope}");
     }
     assert_eq!(call("GET", "stepwarden/orders", Value::Null).await.0, 403);
-    let body = json!({"reason": "x", "toml": text(20)});
+    let body = json!({"reason": "x", "toml": with_timeout(20)});
     let (status, refused) = call("POST", "stepwarden/operator stepwarden/orders", body.clone()).await;
-    assert_eq!((&status, &refused["code"]), (&json!(403), &json!("forbidden")));
+    assert_eq!((status, &refused["code"]), (403, &json!("forbidden")));
     assert!(refused["detail"].as_str().unwrap().contains("stepwarden/workflows"), "{refused}");
     let (status, done) = call("POST", "stepwarden/workflows", body).await;
     assert_eq!(status, 200, "{done}");
@@ -376,7 +330,7 @@ async fn changes_need_a_scope_of_their_own_and_reading_needs_either() {
 async fn a_bad_deployment_leaves_the_operator_its_other_routes() {
     let (mut world, _) = world().await;
     world.operator.deployed = Err("workflows/order.toml:3: no".into());
-    let (status, body) = world.call("GET", "/workflows", Value::Null, None).await;
+    let (status, body) = world.call("GET", "/workflows", Value::Null).await;
     assert_eq!((status, &body["code"]), (503, &json!("unavailable")), "{body}");
     assert!(body["detail"].as_str().unwrap().contains("workflows/order.toml:3: no; deploy"), "{body}");
     world.get("/agents").await;

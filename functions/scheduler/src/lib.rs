@@ -11,7 +11,8 @@ use shared::engine::{Engine, Handled};
 use shared::json::{self, Fault};
 use shared::message::{Outcome, Reply, ToScheduler};
 use shared::order::Id;
-use shared::ports::{Error, Messenger, StateStore};
+use shared::ports::Error;
+use stepwarden_aws::BoxFuture;
 use stepwarden_aws::batch::{self, Record, Response};
 use stepwarden_aws::config::queue;
 use stepwarden_aws::metrics;
@@ -21,79 +22,81 @@ use stepwarden_aws::traces::{self, Span};
 /// DynamoDB's limit for a partition key, in bytes.
 const MAX_ID: usize = 2048;
 
-/// Handles one batch. Only the records that fail are redelivered.
-pub async fn handler<S: StateStore, M: Messenger>(engine: &Engine<S, M>, event: SqsEvent) -> Response {
-    let mut response = Response::default();
-    let (mut aside, mut records, mut events, mut senders) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-    for record in batch::records(event) {
-        match parse(&record) {
-            // The store always refuses such a key, with an error like an outage.
-            Ok(message) if !(1..=MAX_ID).contains(&message.task_id().0.len()) => {
-                Span::unreadable(&record);
-                aside.push((record, format!("its task_id must have 1 to {MAX_ID} bytes")));
-            }
-            // Agents may send to this queue, but only replies.
-            Ok(ToScheduler::Wake(_) | ToScheduler::Cancel(_)) if record.queue.ends_with(queue::REPLIES) => {
-                Span::unreadable(&record);
-                aside.push((record, "this queue takes only replies".into()));
-            }
-            Ok(message) => {
-                let waited = waits::of(&message, &record);
-                let span = span(&record, &message);
-                senders.extend(span.traceparent().map(|sender| (message.task_id().clone(), None, sender)));
-                records.push((record, waited, span));
-                events.push((message.task_id().clone(), to_event(message)));
-            }
-            Err(reason) => {
-                Span::unreadable(&record);
-                aside.push((record, reason));
-            }
-        }
-    }
-    let answers = traces::sending(senders, engine.handle(events)).await;
-    let mut long = Vec::new();
-    for ((record, waited, span), answer) in records.into_iter().zip(answers) {
-        if let Ok(Handled::Applied(task) | Handled::Kept(_, task)) = &answer {
-            span.belongs_to(task.traceparent.as_deref());
-            span.set_text("workflow", &task.workflow);
-            span.set("state", task.process_state().name());
-        }
-        let _within = span.enter();
-        if let (Ok(handled), false) = (&answer, waited.is_empty()) {
-            long.push((handled.clone(), waited));
-        }
-        match answer {
-            Ok(Handled::Applied(task)) => {
-                tracing::debug!(version = task.version, state = task.process_state().name(), "moved a task on");
-            }
-            Ok(Handled::Kept(Kept::Foreign, task)) => {
-                span.fail("foreign");
-                aside.push((record, format!("task {} has no such step or attempt", task.id)));
-            }
-            Ok(Handled::Kept(why, task)) => {
-                if matches!(why, Kept::Late | Kept::Stale) {
-                    metrics::LATE_REPLIES.add(&task.workflow);
+/// Handles one batch. Only the records that fail are redelivered. Compiled here for all that run it.
+pub fn handler(engine: &Engine, event: SqsEvent) -> BoxFuture<'_, Response> {
+    Box::pin(async move {
+        let mut response = Response::default();
+        let (mut aside, mut records, mut events, mut senders) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        for record in batch::records(event) {
+            match parse(&record) {
+                // The store always refuses such a key, with an error like an outage.
+                Ok(message) if !(1..=MAX_ID).contains(&message.task_id().0.len()) => {
+                    Span::unreadable(&record);
+                    aside.push((record, format!("its task_id must have 1 to {MAX_ID} bytes")));
                 }
-                tracing::debug!(version = task.version, ?why, "left a task unchanged");
-            }
-            Ok(Handled::NoSuchTask) => {
-                span.fail("no_such_task");
-                aside.push((record, "there is no such task".into()));
-            }
-            Err(error @ Error::Corrupt { .. }) => {
-                span.fail("corrupt");
-                aside.push((record, error.to_string()));
-            }
-            Err(error @ (Error::Unavailable { .. } | Error::TooLarge { .. })) => {
-                span.fail("unavailable");
-                tracing::warn!(message.id = %record.message_id, error = %Chain(&error), "a message will be redelivered");
-                response.fail(&record.message_id);
+                // Agents may send to this queue, but only replies.
+                Ok(ToScheduler::Wake(_) | ToScheduler::Cancel(_)) if record.queue.ends_with(queue::REPLIES) => {
+                    Span::unreadable(&record);
+                    aside.push((record, "this queue takes only replies".into()));
+                }
+                Ok(message) => {
+                    let waited = waits::of(&message, &record);
+                    let span = span(&record, &message);
+                    senders.extend(span.traceparent().map(|sender| (message.task_id().clone(), None, sender)));
+                    records.push((record, waited, span));
+                    events.push((message.task_id().clone(), to_event(message)));
+                }
+                Err(reason) => {
+                    Span::unreadable(&record);
+                    aside.push((record, reason));
+                }
             }
         }
-    }
-    batch::set_aside(&engine.messenger, aside, &mut response).await;
-    waits::note(engine, long).await;
-    response
+        let answers = traces::sending(senders, engine.handle(events)).await;
+        let mut long = Vec::new();
+        for ((record, waited, span), answer) in records.into_iter().zip(answers) {
+            if let Ok(Handled::Applied(task) | Handled::Kept(_, task)) = &answer {
+                span.belongs_to(task.traceparent.as_deref());
+                span.set_text("workflow", &task.workflow);
+                span.set("state", task.process_state().name());
+            }
+            let _within = span.enter();
+            if let (Ok(handled), false) = (&answer, waited.is_empty()) {
+                long.push((handled.clone(), waited));
+            }
+            match answer {
+                Ok(Handled::Applied(task)) => {
+                    tracing::debug!(version = task.version, state = task.process_state().name(), "moved a task on");
+                }
+                Ok(Handled::Kept(Kept::Foreign, task)) => {
+                    span.fail("foreign");
+                    aside.push((record, format!("task {} has no such step or attempt", task.id)));
+                }
+                Ok(Handled::Kept(why, task)) => {
+                    if matches!(why, Kept::Late | Kept::Stale) {
+                        metrics::LATE_REPLIES.add(&task.workflow);
+                    }
+                    tracing::debug!(version = task.version, ?why, "left a task unchanged");
+                }
+                Ok(Handled::NoSuchTask) => {
+                    span.fail("no_such_task");
+                    aside.push((record, "there is no such task".into()));
+                }
+                Err(error @ Error::Corrupt { .. }) => {
+                    span.fail("corrupt");
+                    aside.push((record, error.to_string()));
+                }
+                Err(error @ (Error::Unavailable { .. } | Error::TooLarge { .. })) => {
+                    span.fail("unavailable");
+                    tracing::warn!(message.id = %record.message_id, error = %Chain(&error), "a message will be redelivered");
+                    response.add_failure(&record.message_id);
+                }
+            }
+        }
+        batch::set_aside(&*engine.messenger, aside, &mut response).await;
+        waits::note(engine, long).await;
+        response
+    })
 }
 
 /// The message in a record. A reply's output is foreign JSON; if it cannot be stored as sent, the step is not done.

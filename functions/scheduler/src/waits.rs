@@ -3,7 +3,6 @@
 use shared::engine::{Engine, Handled};
 use shared::message::ToScheduler;
 use shared::overload::MIN_LIMIT;
-use shared::ports::{Messenger, StateStore};
 use shared::queues::{self, REPLIES, SCHEDULER};
 use shared::step::Direction;
 use shared::task::{Phase, Task};
@@ -41,7 +40,7 @@ pub(crate) fn of(message: &ToScheduler, record: &Record) -> Vec<Waited> {
 }
 
 /// Notes the waits of messages that were handled. A repeated or late reply may be old for reasons other than load.
-pub(crate) async fn note<S: StateStore, M: Messenger>(engine: &Engine<S, M>, all: Vec<(Handled, Vec<Waited>)>) {
+pub(crate) async fn note(engine: &Engine, all: Vec<(Handled, Vec<Waited>)>) {
     for (handled, waits) in all {
         let (task, is_applied) = match handled {
             Handled::Applied(task) => (task, true),

@@ -13,7 +13,6 @@ use serde_json::Value;
 use shared::decision::{Declined, Event, Kept};
 use shared::engine::Handled;
 use shared::order::{Id, canonical_hash};
-use shared::ports::{Messenger, StateStore};
 use shared::workflow::accept::{MAX_CALLBACK, is_token, scope};
 use stepwarden_aws::metrics;
 
@@ -27,8 +26,8 @@ pub struct CallbackAccepted {
 }
 
 /// Takes a service's report about a step. The service needs only the address. A repeated report gets the same answer.
-pub(crate) async fn post<S: StateStore, M: Messenger>(
-    submit: &Submit<S, M>,
+pub(crate) async fn post(
+    submit: &Submit,
     event: &ApiGatewayV2httpRequest,
     (id, step, token): (&str, &str, &str),
 ) -> Result<ApiGatewayV2httpResponse, Problem> {
@@ -63,7 +62,7 @@ pub(crate) async fn post<S: StateStore, M: Messenger>(
     Ok(json_answer(202, &accepted, &[]))
 }
 
-impl<S: StateStore, M: Messenger> Submit<S, M> {
+impl Submit {
     /// Records a service's report about a step of the order `id`, or recognises a repeated one.
     ///
     /// # Errors

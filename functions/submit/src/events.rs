@@ -4,10 +4,10 @@ use crate::Submit;
 use crate::data;
 use crate::http::{find, no_such_order};
 use crate::problem::{self, Problem};
-use crate::submission::{check_key, unavailable};
+use crate::submission::unavailable;
 use aws_lambda_events::event::apigw::{ApiGatewayV2httpRequest, ApiGatewayV2httpResponse};
 use edge::auth;
-use edge::http::{body, check_media_type, json_answer, person};
+use edge::http::{body, check_media_type, idempotency_key, json_answer, person};
 use edge::query;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -15,7 +15,6 @@ use serde_json::{Map, Value};
 use shared::decision::{Declined, Event, Kept};
 use shared::engine::Handled;
 use shared::order::Id;
-use shared::ports::{Messenger, StateStore};
 use shared::task::MAX_EVENT;
 use shared::workflow::Workflow;
 use shared::workflow::file::MAX_NAME;
@@ -42,8 +41,8 @@ pub struct EventAccepted {
 }
 
 /// Gives the order `id` the event called `name`. A caller that lost the answer repeats the request.
-pub(crate) async fn post<S: StateStore, M: Messenger>(
-    submit: &Submit<S, M>,
+pub(crate) async fn post(
+    submit: &Submit,
     event: &ApiGatewayV2httpRequest,
     id: &str,
     name: &str,
@@ -53,7 +52,7 @@ pub(crate) async fn post<S: StateStore, M: Messenger>(
     check_media_type(event)?;
     let data = data::object(&body(event)?, MAX_EVENT, WHAT, ADVICE)?;
     let key = event.headers.get("idempotency-key").map(|value| String::from_utf8_lossy(value.as_bytes()));
-    let key = check_key(key.as_deref(), "event")?;
+    let key = idempotency_key(key.as_deref(), "event")?;
     let (task, _) = find(submit, event, id).await?;
     // Who may only look up orders may not send events.
     if !auth::has_scope(event, &submit.scopes.operator) && submit.scopes.submits(event)? != task.tenant {
@@ -65,7 +64,7 @@ pub(crate) async fn post<S: StateStore, M: Messenger>(
     Ok(json_answer(202, &accepted, &[("location", &accepted.status_url)]))
 }
 
-impl<S: StateStore, M: Messenger> Submit<S, M> {
+impl Submit {
     /// Gives an order an event, or recognises a repeated one. `by` is the person, if an authority vouches for that;
     /// returned if a step counts people.
     ///

@@ -13,7 +13,6 @@ use serde_json::Value;
 use shared::decision::{Event, Kept, Progress};
 use shared::engine::Handled;
 use shared::order::Id;
-use shared::ports::{Messenger, StateStore};
 use shared::task::{Phase, Task};
 use shared::time::Timestamp;
 use shared::workflow::accept::is_token;
@@ -31,8 +30,8 @@ pub struct Alive {
 
 /// Takes the heartbeat of an attempt. Only an answer 200 moves CompleteBy. After 404 or 409 the agent stops at once,
 /// and otherwise at the known CompleteBy.
-pub(crate) async fn post<S: StateStore, M: Messenger>(
-    submit: &Submit<S, M>,
+pub(crate) async fn post(
+    submit: &Submit,
     event: &ApiGatewayV2httpRequest,
     (id, step, attempt, token): (&str, &str, &str, &str),
 ) -> Result<ApiGatewayV2httpResponse, Problem> {
@@ -50,7 +49,7 @@ pub(crate) async fn post<S: StateStore, M: Messenger>(
     Ok(json_answer(200, &submit.beat(&order, step, number, progress).await?, &[]))
 }
 
-impl<S: StateStore, M: Messenger> Submit<S, M> {
+impl Submit {
     /// Keeps this attempt at a step of the order `id` alive.
     ///
     /// # Errors

@@ -9,7 +9,7 @@ use crate::problem::{self, Problem};
 use crate::submission;
 use aws_lambda_events::event::apigw::{ApiGatewayV2httpRequest, ApiGatewayV2httpResponse};
 use edge::auth;
-use edge::http::{answer, body, check_media_type, is_known, json_answer, refuse, traced, traceparent};
+use edge::http::{answer, body, check_media_type, idempotency_key, is_known, json_answer, refuse, traced, traceparent};
 use edge::query;
 use edge::roles::Seen;
 use schemars::JsonSchema;
@@ -17,12 +17,13 @@ use serde::{Deserialize, Serialize};
 use shared::json;
 use shared::message::HistoryEntry;
 use shared::order::Id;
-use shared::ports::{Error, Messenger, StateStore};
+use shared::ports::Error;
 use shared::task::Task;
 use shared::view::Status;
 use shared::workflow::Workflow;
 use std::sync::Arc;
 use std::time::Duration;
+use stepwarden_aws::BoxFuture;
 use stepwarden_aws::traces;
 use tokio::time::{Instant, sleep};
 
@@ -53,26 +54,25 @@ pub struct History {
 }
 
 /// Answers one request.
-pub async fn handler<S: StateStore, M: Messenger>(
-    submit: &Submit<S, M>,
-    event: ApiGatewayV2httpRequest,
-) -> ApiGatewayV2httpResponse {
-    handler_within(submit, event, Duration::from_secs(MAX_WAIT_S as u64)).await
+pub fn handler(submit: &Submit, event: ApiGatewayV2httpRequest) -> BoxFuture<'_, ApiGatewayV2httpResponse> {
+    handler_within(submit, event, Duration::from_secs(MAX_WAIT_S as u64))
 }
 
 /// Answers one request. A long poll ends after `longest` even if the caller wants more, because on Lambda each waiting
-/// call occupies an instance.
-pub async fn handler_within<S: StateStore, M: Messenger>(
-    submit: &Submit<S, M>,
+/// call occupies an instance. Compiled here for all that run it.
+pub fn handler_within(
+    submit: &Submit,
     event: ApiGatewayV2httpRequest,
     longest: Duration,
-) -> ApiGatewayV2httpResponse {
-    let answer = route(submit, &event, longest).await.unwrap_or_else(|problem| refuse(&problem));
-    traced(answer, traceparent(&event))
+) -> BoxFuture<'_, ApiGatewayV2httpResponse> {
+    Box::pin(async move {
+        let answer = route(submit, &event, longest).await.unwrap_or_else(|problem| refuse(&problem));
+        traced(answer, traceparent(&event))
+    })
 }
 
-async fn route<S: StateStore, M: Messenger>(
-    submit: &Submit<S, M>,
+async fn route(
+    submit: &Submit,
     event: &ApiGatewayV2httpRequest,
     longest: Duration,
 ) -> Result<ApiGatewayV2httpResponse, Problem> {
@@ -114,10 +114,7 @@ async fn route<S: StateStore, M: Messenger>(
     }
 }
 
-async fn post_order<S: StateStore, M: Messenger>(
-    submit: &Submit<S, M>,
-    event: &ApiGatewayV2httpRequest,
-) -> Result<ApiGatewayV2httpResponse, Problem> {
+async fn post_order(submit: &Submit, event: &ApiGatewayV2httpRequest) -> Result<ApiGatewayV2httpResponse, Problem> {
     let span = traces::Span::request("POST", "/orders", traceparent(event).as_deref()).logged("submit");
     let answer = span.around(Box::pin(accept(submit, event, &span))).await;
     match &answer {
@@ -127,8 +124,8 @@ async fn post_order<S: StateStore, M: Messenger>(
     answer
 }
 
-async fn accept<S: StateStore, M: Messenger>(
-    submit: &Submit<S, M>,
+async fn accept(
+    submit: &Submit,
     event: &ApiGatewayV2httpRequest,
     span: &traces::Span,
 ) -> Result<ApiGatewayV2httpResponse, Problem> {
@@ -141,7 +138,7 @@ async fn accept<S: StateStore, M: Messenger>(
     submission.traceparent = span.traceparent().or_else(|| traceparent(event));
     // A value that is not text is an invalid key, not a missing one.
     let key = event.headers.get("idempotency-key").map(|value| String::from_utf8_lossy(value.as_bytes()));
-    let key = submission::check_key(key.as_deref(), "order")?;
+    let key = idempotency_key(key.as_deref(), "order")?;
     let tenant = submit.scopes.submits(event)?;
     span.order(&Id::derive(tenant, key), submission.traceparent.as_deref());
     let order_id = submit.accept(tenant, key, submission).await?;
@@ -152,8 +149,8 @@ async fn accept<S: StateStore, M: Messenger>(
 
 /// The state of an order. With `?wait=`, answers when it has ended, has another version than the caller knows, or the
 /// time (at most `longest`) ends.
-async fn get_order<S: StateStore, M: Messenger>(
-    submit: &Submit<S, M>,
+async fn get_order(
+    submit: &Submit,
     event: &ApiGatewayV2httpRequest,
     id: &str,
     longest: Duration,
@@ -187,12 +184,7 @@ async fn get_order<S: StateStore, M: Messenger>(
 }
 
 /// Adds to `status` the output of the step called `name`, if it is beside the record.
-async fn fill<S: StateStore, M: Messenger>(
-    submit: &Submit<S, M>,
-    task: &Task,
-    status: &mut Status,
-    name: &str,
-) -> Result<(), Problem> {
+async fn fill(submit: &Submit, task: &Task, status: &mut Status, name: &str) -> Result<(), Problem> {
     let Some(index) = status.steps.iter().position(|step| step.name == name) else {
         let names: Vec<_> = status.steps.iter().map(|step| step.name.as_str()).collect();
         return Err(problem::invalid_field("output", format!("must be a step of the order: {}", names.join(", "))));
@@ -214,8 +206,8 @@ pub(crate) fn no_such_order(id: &str) -> Problem {
     problem::no_such_order("order_id", format!("`{id}` is not the id of a known order"))
 }
 
-pub(crate) async fn find<S: StateStore, M: Messenger>(
-    submit: &Submit<S, M>,
+pub(crate) async fn find(
+    submit: &Submit,
     event: &ApiGatewayV2httpRequest,
     id: &str,
 ) -> Result<(Task, Arc<Workflow>), Problem> {

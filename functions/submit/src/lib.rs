@@ -19,9 +19,9 @@ pub use edge::problem;
 pub use queue::handler as queue_handler;
 
 /// What submission needs.
-pub struct Submit<S, M> {
+pub struct Submit {
     /// The engine over store and queues.
-    pub engine: Arc<Engine<S, M>>,
+    pub engine: Arc<Engine>,
     /// The deployment's workflows. Operators may have registered others.
     pub workflows: Workflows,
     /// Registered reply queues, and the tenants whose orders may name them.

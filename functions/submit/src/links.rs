@@ -11,7 +11,6 @@ use edge::http::{answer, body, header};
 use edge::query;
 use serde_json::{Map, Value};
 use shared::order::{Id, canonical_hash};
-use shared::ports::{Messenger, StateStore};
 use shared::step::State;
 use shared::task::{Arrival, Phase, Task};
 use shared::workflow::Workflow;
@@ -45,8 +44,8 @@ impl Found {
 }
 
 /// The page of a link, or the answer to its form. A refusal is a page, too.
-pub(crate) async fn page<S: StateStore, M: Messenger>(
-    submit: &Submit<S, M>,
+pub(crate) async fn page(
+    submit: &Submit,
     event: &ApiGatewayV2httpRequest,
     at: (&str, &str, &str),
 ) -> ApiGatewayV2httpResponse {
@@ -61,10 +60,7 @@ pub(crate) async fn page<S: StateStore, M: Messenger>(
 }
 
 /// The question, and a button for each answer.
-async fn form<S: StateStore, M: Messenger>(
-    submit: &Submit<S, M>,
-    at: (&str, &str, &str),
-) -> Result<(String, String), Problem> {
+async fn form(submit: &Submit, at: (&str, &str, &str)) -> Result<(String, String), Problem> {
     let found = find(submit, at).await?;
     let until = found.until()?;
     let input = submit.engine.input(&found.task, &found.workflow).await.map_err(|e| unavailable(&e))?;
@@ -91,8 +87,8 @@ async fn form<S: StateStore, M: Messenger>(
 }
 
 /// Sends the event with the form's answer.
-async fn send<S: StateStore, M: Messenger>(
-    submit: &Submit<S, M>,
+async fn send(
+    submit: &Submit,
     event: &ApiGatewayV2httpRequest,
     at: (&str, &str, &str),
 ) -> Result<(String, String), Problem> {
@@ -165,10 +161,7 @@ fn data(event: &ApiGatewayV2httpRequest, link: &Link) -> Result<(Map<String, Val
 }
 
 /// The same answer for any wrong address, so that it says nothing about the order.
-async fn find<S: StateStore, M: Messenger>(
-    submit: &Submit<S, M>,
-    (id, step, token): (&str, &str, &str),
-) -> Result<Found, Problem> {
+async fn find(submit: &Submit, (id, step, token): (&str, &str, &str)) -> Result<Found, Problem> {
     let none = || problem::no_such_link("token", "No question has this address.");
     let id = Id::parse(id).ok_or_else(none)?;
     let task = submit.engine.store.load(&id).await.map_err(|e| unavailable(&e))?.ok_or_else(none)?;

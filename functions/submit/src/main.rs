@@ -4,7 +4,6 @@ use edge::auth::Scopes;
 use edge::workflows;
 use lambda_runtime::{Error, LambdaEvent, run, service_fn};
 use serde_json::Value;
-use std::sync::Arc;
 use std::time::Duration;
 use stepwarden_aws::config::number;
 use stepwarden_aws::{Clients, Config, engine, metrics, telemetry, traces, wall_clock};
@@ -23,7 +22,7 @@ async fn main() -> Result<(), Error> {
     workflows::can_start(&workflows, config.clock_skew)
         .map_err(|e| format!("{e}: raise it, or lower ClockSkewMs if the clocks allow that"))?;
     let submit = Submit {
-        engine: Arc::new(engine(&config, &Clients::from_env().await, wall_clock())),
+        engine: engine(&config, &Clients::from_env().await, wall_clock()).engine,
         workflows,
         reply_queues: config.reply_queues.clone(),
         shards: config.shards,
@@ -35,11 +34,9 @@ async fn main() -> Result<(), Error> {
     run(service_fn(move |event: LambdaEvent<Value>| async move {
         let deadline = event.context.deadline();
         let response = if event.payload.get("Records").is_some() {
-            serde_json::to_value(Box::pin(queue_handler(submit, serde_json::from_value(event.payload)?)).await)?
+            serde_json::to_value(queue_handler(submit, serde_json::from_value(event.payload)?).await)?
         } else {
-            serde_json::to_value(
-                Box::pin(http::handler_within(submit, serde_json::from_value(event.payload)?, longest)).await,
-            )?
+            serde_json::to_value(http::handler_within(submit, serde_json::from_value(event.payload)?, longest).await)?
         };
         metrics::flush(stack);
         traces::flush_before(deadline).await;

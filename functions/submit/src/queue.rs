@@ -6,12 +6,12 @@ use crate::http::no_such_order;
 use crate::problem::Problem;
 use crate::submission::{self, News, Submission};
 use aws_lambda_events::event::sqs::SqsEvent;
-use edge::http;
+use edge::http::{self, idempotency_key};
 use futures::future::join_all;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use shared::order::Id;
-use shared::ports::{Messenger, StateStore};
+use stepwarden_aws::BoxFuture;
 use stepwarden_aws::batch::{self, Record, Response};
 use stepwarden_aws::traces::{self, Senders, Span};
 
@@ -40,42 +40,46 @@ pub struct EventMessage {
 }
 
 /// Handles one batch. An unacceptable message is set aside with the reason; a temporary failure is redelivered.
-pub async fn handler<S: StateStore, M: Messenger>(submit: &Submit<S, M>, event: SqsEvent) -> Response {
-    let mut response = Response::default();
-    let (mut aside, mut news, mut ids, mut senders) = (Vec::new(), Vec::new(), Vec::new(), Senders::new());
-    let (events, records): (Vec<_>, Vec<_>) = batch::records(event).into_iter().partition(is_event);
-    // Read once for all. If it fails, each asks again.
-    let _ = submit.engine.pointers().await;
-    let answers = join_all(records.iter().map(|record| Box::pin(accept(submit, record)))).await;
-    for (record, answer) in records.into_iter().zip(answers) {
-        match answer {
-            Ok((accepted, traceparent)) => {
-                senders.extend(traceparent.map(|traceparent| (accepted.id.clone(), None, traceparent)));
-                news.push(accepted);
-                ids.push(record.message_id.clone());
+pub fn handler(submit: &Submit, event: SqsEvent) -> BoxFuture<'_, Response> {
+    Box::pin(async move {
+        let mut response = Response::default();
+        let (mut aside, mut news, mut ids, mut senders) = (Vec::new(), Vec::new(), Vec::new(), Senders::new());
+        let (events, records): (Vec<_>, Vec<_>) = batch::records(event).into_iter().partition(is_event);
+        // Read once for all. If it fails, each asks again.
+        let _ = submit.engine.pointers().await;
+        let answers = join_all(records.iter().map(|record| Box::pin(accept(submit, record)))).await;
+        for (record, answer) in records.into_iter().zip(answers) {
+            match answer {
+                Ok((accepted, traceparent)) => {
+                    senders.extend(traceparent.map(|traceparent| (accepted.id.clone(), None, traceparent)));
+                    news.push(accepted);
+                    ids.push(record.message_id.clone());
+                }
+                // Only an outage is worth a redelivery; a damaged record stays damaged.
+                Err(problem) if problem.code == "unavailable" => response.add_failure(&record.message_id),
+                Err(problem) => aside.push((record, why(&problem))),
             }
-            // Only an outage is worth a redelivery; a damaged record stays damaged.
-            Err(problem) if problem.code == "unavailable" => response.fail(&record.message_id),
-            Err(problem) => aside.push((record, why(&problem))),
         }
-    }
-    for n in traces::sending(senders, submit.announce(news)).await {
-        response.fail(&ids[n]);
-    }
-    // After the orders, which they may be for; one by one, because events of one order would race.
-    for record in events {
-        match deliver(submit, &record.body).await {
-            Ok(()) => {}
-            Err(problem) if problem.code == "unavailable" || is_soon(&problem) => response.fail(&record.message_id),
-            // Its order may be in this queue and come later.
-            Err(problem) if problem.code == "no_such_order" && !record.is_redelivered => {
-                response.fail(&record.message_id);
+        for n in traces::sending(senders, submit.announce(news)).await {
+            response.add_failure(&ids[n]);
+        }
+        // After the orders, which they may be for; one by one, because events of one order would race.
+        for record in events {
+            match deliver(submit, &record.body).await {
+                Ok(()) => {}
+                Err(problem) if problem.code == "unavailable" || is_soon(&problem) => {
+                    response.add_failure(&record.message_id)
+                }
+                // Its order may be in this queue and come later.
+                Err(problem) if problem.code == "no_such_order" && !record.is_redelivered => {
+                    response.add_failure(&record.message_id);
+                }
+                Err(problem) => aside.push((record, why(&problem))),
             }
-            Err(problem) => aside.push((record, why(&problem))),
         }
-    }
-    batch::set_aside(&submit.engine.messenger, aside, &mut response).await;
-    response
+        batch::set_aside(&*submit.engine.messenger, aside, &mut response).await;
+        response
+    })
 }
 
 fn why(problem: &Problem) -> String {
@@ -94,7 +98,7 @@ fn is_event(record: &Record) -> bool {
 }
 
 /// Gives an order of this queue's tenant the event in a message. It has no known person.
-async fn deliver<S: StateStore, M: Messenger>(submit: &Submit<S, M>, body: &str) -> Result<(), Problem> {
+async fn deliver(submit: &Submit, body: &str) -> Result<(), Problem> {
     let EventMessage { event, order_id, idempotency_key, data } = parse_event(body)?;
     let none = || no_such_order(&order_id);
     let id = Id::parse(&order_id).ok_or_else(none)?;
@@ -111,16 +115,13 @@ async fn deliver<S: StateStore, M: Messenger>(submit: &Submit<S, M>, body: &str)
 /// Not a JSON object, an invalid key, or the first invalid field.
 pub fn parse_event(body: &str) -> Result<EventMessage, Problem> {
     let mut message: EventMessage = http::read(body.as_bytes())?;
-    submission::check_key(Some(&message.idempotency_key), "event")?;
+    idempotency_key(Some(&message.idempotency_key), "event")?;
     message.data = events::checked(message.data)?;
     Ok(message)
 }
 
 /// Accepts an order; what to announce, and the sender.
-async fn accept<S: StateStore, M: Messenger>(
-    submit: &Submit<S, M>,
-    record: &Record,
-) -> Result<(News, Option<String>), Problem> {
+async fn accept(submit: &Submit, record: &Record) -> Result<(News, Option<String>), Problem> {
     let parsed = parse(&record.body);
     let sent = parsed.as_ref().ok().and_then(|(_, submission)| submission.traceparent.as_deref());
     let span = Span::submission(record, sent);
@@ -146,7 +147,7 @@ async fn accept<S: StateStore, M: Messenger>(
 /// Not a JSON object, no key, or the first invalid field.
 pub fn parse(body: &str) -> Result<(String, Submission), Problem> {
     let message: Message = http::read(body.as_bytes())?;
-    let key = submission::check_key(message.idempotency_key.as_deref(), "order")?.to_owned();
+    let key = idempotency_key(message.idempotency_key.as_deref(), "order")?.to_owned();
     let mut submission: Submission = submission::parse(Value::Object(message.submission).to_string().as_bytes())?;
     submission.traceparent = message.traceparent.as_ref().and_then(Value::as_str).and_then(shared::trace::traceparent);
     Ok((key, submission))

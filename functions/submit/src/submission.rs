@@ -14,7 +14,7 @@ use shared::json::{self, Fault};
 use shared::message::{Effect, Wake};
 use shared::order::{Id, MAX_LABEL, MAX_LABELS, Order, canonical_hash, label_fault};
 use shared::overload::Overload;
-use shared::ports::{Created, Error, Messenger, StateStore};
+use shared::ports::{Created, Error};
 use shared::registry::{self, Meaning, Pointer, Pointers};
 use shared::task::{Priority, Submission as NewTask, Task, shard_of};
 use shared::time::{SignedDuration, Timestamp};
@@ -25,6 +25,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use stepwarden_aws::BoxFuture;
 use stepwarden_aws::metrics;
 use stepwarden_aws::telemetry::Chain;
 use tokio::time::{Instant, sleep};
@@ -125,23 +126,6 @@ pub fn parse(body: &[u8]) -> Result<Submission, Problem> {
     Ok(parsed)
 }
 
-/// Checks the form of the idempotency key of an order or an event, as `each` says.
-///
-/// # Errors
-/// Missing, too long, or with characters that a header cannot contain.
-pub fn check_key<'a>(key: Option<&'a str>, each: &str) -> Result<&'a str, Problem> {
-    let how = format!("send a header Idempotency-Key with a new value for each {each}, for example a UUID");
-    let key = key
-        .map(str::trim)
-        .filter(|k| !k.is_empty())
-        .ok_or_else(|| problem::missing_idempotency_key("Idempotency-Key", how.as_str()))?;
-    if key.len() > MAX_TEXT || !key.bytes().all(|b| b.is_ascii_graphic() || b == b' ') {
-        let detail = format!("it must have at most {MAX_TEXT} printable ASCII characters; {how}");
-        return Err(problem::invalid_idempotency_key("Idempotency-Key", detail));
-    }
-    Ok(key)
-}
-
 /// A stored order, and what must be announced about it.
 #[derive(Debug)]
 pub struct News {
@@ -179,12 +163,22 @@ impl Begins {
     }
 }
 
-impl<S: StateStore, M: Messenger> Submit<S, M> {
-    /// Accepts an order, or recognises one that was accepted before. Returns the order's id.
+impl Submit {
+    /// Accepts an order, or recognises one that was accepted before. Returns the order's id. Compiled here for all that
+    /// run it.
     ///
     /// # Errors
     /// A problem. Then nothing was written, except possibly behind `unavailable`; repeat the request to find out.
-    pub async fn accept(&self, tenant: &str, key: &str, submission: Submission) -> Result<Id, Problem> {
+    pub fn accept<'a>(
+        &'a self,
+        tenant: &'a str,
+        key: &'a str,
+        submission: Submission,
+    ) -> BoxFuture<'a, Result<Id, Problem>> {
+        Box::pin(self.accept_now(tenant, key, submission))
+    }
+
+    async fn accept_now(&self, tenant: &str, key: &str, submission: Submission) -> Result<Id, Problem> {
         let news = match self.judge(tenant, key, &submission).await? {
             Judged::Known(news) => *news,
             Judged::Valid(workflow, read) => {

@@ -129,7 +129,7 @@ async fn an_order_that_waits_or_whose_agent_is_paused_begins_with_a_wake() {
         let world = World::begins(text).await;
         if is_paused {
             let pause = Pause { by: "ann".into(), since: world.submit.engine.now(), reason: "r".into() };
-            world.submit.engine.store.set_agent("x", Some(&pause)).await.unwrap();
+            world.store.set_agent("x", Some(&pause)).await.unwrap();
         }
         let id = world.accept(json!({})).await;
         assert_eq!(world.task(&id).await.version, 0, "{text}");

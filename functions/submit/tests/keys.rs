@@ -111,7 +111,7 @@ async fn the_key_of_an_order_protects_forever_and_its_answer_for_the_retention()
 #[tokio::test]
 async fn the_key_of_an_erased_order_stays_used() {
     let (world, id) = processed(90).await;
-    let store = &world.submit.engine.store;
+    let store = &world.store;
     let task = store.load(&id).await.unwrap().unwrap();
     let kept = store.kept(&id, Some(&task)).await.unwrap();
     let next = world.submit.engine.erased(&task, Part::Last, "ann", "r").unwrap().unwrap();
@@ -295,7 +295,7 @@ async fn long_outputs_are_removed_with_their_record() {
         put(&world, item).await;
     }
     assert_eq!(ttls().await, ended);
-    let store = &world.submit.engine.store;
+    let store = &world.store;
     let raw = store.raw(&id).await.unwrap().unwrap();
     let mut mended = raw.task().unwrap();
     (mended.version, mended.expires) = (mended.version + 1, false);

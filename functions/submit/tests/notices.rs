@@ -5,7 +5,6 @@
 use crate::world::{ONE, World};
 use serde_json::json;
 use shared::order::Id;
-use shared::ports::StateStore;
 use shared::time::SignedDuration;
 use stepwarden_aws::config::queue;
 

@@ -6,14 +6,13 @@ use serde_json::{Value, json};
 use shared::decision::Event;
 use shared::message::{Outcome, Reply};
 use shared::order::Id;
-use shared::ports::StateStore;
 use shared::task::Task;
 use shared::time::SignedDuration;
 use shared::workflow::file::{Known, parse};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use stepwarden_aws::{Clients, Config, DynamoStore, SqsMessenger, engine, schema};
+use stepwarden_aws::{Clients, Config, DynamoStore, engine, schema};
 use stepwarden_embedded::{Call, Endpoints, Fault, FaultHook, Options};
 use submit::problem::Problem;
 use submit::{Submit, http, submission};
@@ -24,7 +23,8 @@ pub const ONE: &str = "name = \"one\"\n[[step]]\nname = \"a\"\nagent = \"x\"\nti
 pub type Item = HashMap<String, AttributeValue>;
 
 pub struct World {
-    pub submit: Submit<DynamoStore, SqsMessenger>,
+    pub submit: Submit,
+    pub store: Arc<DynamoStore>,
     pub clients: Clients,
     pub endpoints: Endpoints,
     pub config: Config,
@@ -51,8 +51,9 @@ impl World {
         let mut config = Config::from_lookup(lookup).unwrap();
         config.queue_prefix = schema::create(&clients, &config, "test-", 30).await.unwrap();
         let now = Arc::new(AtomicI64::new(1_795_251_600_000));
+        let engine = engine(&config, &clients, contract::clock(&now));
         let submit = Submit {
-            engine: Arc::new(engine(&config, &clients, contract::clock(&now))),
+            engine: engine.engine,
             workflows: Default::default(),
             reply_queues: config.reply_queues.clone(),
             shards: 1,
@@ -60,7 +61,7 @@ impl World {
             queue_tenant: "acme".into(),
             begins: None,
         };
-        let mut world = Self { submit, clients, endpoints, config, now };
+        let mut world = Self { submit, store: engine.store, clients, endpoints, config, now };
         world.deploy("one", text);
         world
     }
@@ -81,7 +82,8 @@ impl World {
     /// Goes on as another instance, with a changed configuration.
     pub fn restart(&mut self, change: impl FnOnce(&mut Config)) {
         change(&mut self.config);
-        self.submit.engine = Arc::new(engine(&self.config, &self.clients, contract::clock(&self.now)));
+        let engine = engine(&self.config, &self.clients, contract::clock(&self.now));
+        (self.submit.engine, self.store) = (engine.engine, engine.store);
     }
 
     pub fn later(&self, time: SignedDuration) {

@@ -3,7 +3,7 @@
 use futures::future::{join_all, try_join_all};
 use shared::engine::Engine;
 use shared::message::MAX_DELAY;
-use shared::ports::{Error, Messenger, StateStore};
+use shared::ports::Error;
 use shared::step::{State, Step};
 use shared::task::{MOVED, ProcessState, Task, URGENT};
 use shared::time::{Timestamp, plus};
@@ -38,7 +38,7 @@ pub struct Ages {
 ///
 /// # Errors
 /// The due index failed.
-pub async fn measure<S: StateStore, M: Messenger>(engine: &Engine<S, M>, shards: u16) -> Result<Ages, Error> {
+pub async fn measure(engine: &Engine, shards: u16) -> Result<Ages, Error> {
     let parts = [MOVED, URGENT, 0].into_iter().flat_map(|part| (0..shards).map(move |shard| part + shard));
     let until = plus(engine.now(), MAX_DELAY);
     let pages = try_join_all(parts.map(|part| engine.store.due(part, until, PAGE, None))).await?;
@@ -86,16 +86,16 @@ pub struct Waits {
 ///
 /// # Errors
 /// The index or the table failed.
-pub async fn waits<M: Messenger>(engine: &Engine<DynamoStore, M>) -> Result<Waits, Error> {
-    let (found, _) = engine.store.waiting(MAX_WAITING, None).await?;
+pub async fn waits(store: &DynamoStore, now: Timestamp) -> Result<Waits, Error> {
+    let (found, _) = store.waiting(MAX_WAITING, None).await?;
     let ids: Vec<_> = found.iter().take(WAITING_READ).map(|one| one.id.clone()).collect();
-    let read = engine.store.tasks(&ids).await?;
+    let read = store.tasks(&ids).await?;
     let tasks = read.into_iter().filter_map(Result::ok).filter(Task::is_waiting);
     let since = tasks.flat_map(|task| task.steps).filter(|step| matches!(step.state, State::Waiting { .. }));
     let oldest = since.filter_map(|step| step.turn).min();
-    let oldest = oldest.map_or(0.0, |since| since.duration_until(engine.now()).as_secs_f64().max(0.0));
+    let oldest = oldest.map_or(0.0, |since| since.duration_until(now).as_secs_f64().max(0.0));
     let orders = u32::try_from(found.len()).unwrap_or(u32::MAX);
-    WAITING_ORDERS.stands_at(orders);
+    WAITING_ORDERS.set(f64::from(orders));
     OLDEST_WAIT_AGE.set(oldest);
     Ok(Waits { orders, oldest })
 }

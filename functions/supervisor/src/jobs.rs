@@ -6,16 +6,17 @@
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use futures::{StreamExt, stream};
-use leader::{Hold, LeaseStore};
-use shared::engine::Engine;
+use leader::Hold;
 use shared::job::{Chunk, Intent, Item, Job, JobId, MAX_OPEN, Outcome, PAGE, Page, State};
 use shared::operator;
 use shared::order::Id;
-use shared::ports::{Error, JobStore, Messenger, StateStore};
+use shared::ports::{Error, StateStore};
 use shared::task::Task;
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use stepwarden_aws::Engine;
+use stepwarden_aws::list::MAX_PAGE;
 use stepwarden_aws::telemetry::Chain;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -37,8 +38,8 @@ const READS: usize = 10;
 const ROUNDS: usize = 10;
 
 /// Works on jobs while it holds the lease.
-pub struct Worker<'a, S, M> {
-    engine: &'a Engine<S, M>,
+pub struct Worker<'a> {
+    engine: &'a Engine,
     hold: Mutex<Hold>,
 }
 
@@ -62,10 +63,10 @@ impl Pace {
     }
 }
 
-impl<'a, S: StateStore + LeaseStore + JobStore, M: Messenger> Worker<'a, S, M> {
+impl<'a> Worker<'a> {
     /// A worker that does nothing yet.
     #[must_use]
-    pub fn new(engine: &'a Engine<S, M>, lease_life: Duration) -> Self {
+    pub fn new(engine: &'a Engine, lease_life: Duration) -> Self {
         let skew = Duration::try_from(engine.skew()).unwrap_or_default();
         let leads = leader::Settings::new(LEASE, engine.instance(), lease_life);
         Self { engine, hold: Mutex::new(Hold::new(leader::Settings { skew, clock: engine.clock(), ..leads })) }
@@ -74,7 +75,7 @@ impl<'a, S: StateStore + LeaseStore + JobStore, M: Messenger> Worker<'a, S, M> {
     /// A worker under a lease that no other one takes, for a test of what happens with two.
     #[doc(hidden)]
     #[must_use]
-    pub fn without_lease(engine: &'a Engine<S, M>) -> Self {
+    pub fn without_lease(engine: &'a Engine) -> Self {
         let leads = leader::Settings::new("jobs-of-a-test", engine.instance(), Duration::from_secs(60));
         Self { engine, hold: Mutex::new(Hold::new(leader::Settings { clock: engine.clock(), ..leads })) }
     }
@@ -84,7 +85,11 @@ impl<'a, S: StateStore + LeaseStore + JobStore, M: Messenger> Worker<'a, S, M> {
     ///
     /// # Errors
     /// The store failed before a job could be found.
-    pub async fn work(&self, until: Option<Instant>) -> Result<(), Error> {
+    pub fn work(&self, until: Option<Instant>) -> BoxFuture<'_, Result<(), Error>> {
+        Box::pin(self.work_now(until))
+    }
+
+    async fn work_now(&self, until: Option<Instant>) -> Result<(), Error> {
         let mut running: FuturesUnordered<BoxFuture<'_, Option<JobId>>> = FuturesUnordered::new();
         let mut known: HashSet<JobId> = HashSet::new();
         let mut look_at = Instant::now();
@@ -138,13 +143,13 @@ impl<'a, S: StateStore + LeaseStore + JobStore, M: Messenger> Worker<'a, S, M> {
 
     /// Gives the lease back. If that fails, it expires.
     pub async fn release(&self) {
-        if let Err(error) = self.hold.lock().await.release(&self.engine.store).await {
+        if let Err(error) = self.hold.lock().await.release(&*self.engine.store).await {
             tracing::warn!(error = %Chain(error.as_ref()), "a lease could not be released");
         }
     }
 
     async fn leads(&self) -> Result<bool, Error> {
-        Ok(self.hold.lock().await.lead(&self.engine.store).await?.is_some())
+        Ok(self.hold.lock().await.lead(&*self.engine.store).await?.is_some())
     }
 
     async fn run(&self, id: &JobId, until: Option<Instant>) -> Result<(), Error> {
@@ -176,8 +181,8 @@ impl<'a, S: StateStore + LeaseStore + JobStore, M: Messenger> Worker<'a, S, M> {
             let mut ids: Vec<Id> = Vec::new();
             // Each page costs a save, and each chunk two, so if few orders match, several reads fill a page.
             for _ in 0..READS {
-                let page = store.matching(&job.filter, now, cursor.as_deref()).await?;
-                ids.extend(page.damaged.into_iter().map(|(id, _)| id));
+                let page = store.list(&job.filter, now, MAX_PAGE, cursor.as_deref()).await?;
+                ids.extend(page.unreadable.into_iter().map(|one| one.id));
                 for task in page.tasks {
                     if self.fits(&job, &task).await? {
                         ids.push(task.id);

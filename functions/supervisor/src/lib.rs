@@ -16,7 +16,7 @@ mod strain;
 use leader::{Hold, Lease, LeaseStore};
 use serde::Serialize;
 use shared::engine::Engine;
-use shared::ports::{Error, Messenger, StateStore};
+use shared::ports::Error;
 use shared::task::{MOVED, Priority, URGENT};
 use shared::time::{Timestamp, plus};
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -115,8 +115,9 @@ impl Sweep {
 pub use stepwarden_aws::config::lease_name;
 
 /// A supervisor that keeps its leases between sweeps, so that a sweep that finds nothing costs three queries per shard.
-pub struct Supervisor<'a, S, M> {
-    engine: &'a Engine<S, M>,
+pub struct Supervisor<'a, L> {
+    engine: &'a Engine,
+    leases: &'a L,
     settings: Settings,
     holds: Vec<Hold>,
     /// How many tasks of the present sweep each agent holds up.
@@ -125,15 +126,17 @@ pub struct Supervisor<'a, S, M> {
     alerts: strain::Alerts,
     /// The group that sweeps begin with; differs, so that supervisors do not contend for the same one.
     first: usize,
-    /// No page begins after this.
-    stop_at: Option<Instant>,
-    places: Places,
+    /// Begins no page of the due index after this; the rest is left to the next sweep. For a function that is killed at
+    /// its deadline. It would keep its leases for the rest of their life, and no other could sweep.
+    pub stop_at: Option<Instant>,
+    /// Where the next sweep continues, by this supervisor or by the next one of this process.
+    pub places: Places,
 }
 
-impl<'a, S: StateStore + LeaseStore, M: Messenger> Supervisor<'a, S, M> {
+impl<'a, L: LeaseStore> Supervisor<'a, L> {
     /// A supervisor that leads nothing yet.
     #[must_use]
-    pub fn new(engine: &'a Engine<S, M>, settings: Settings) -> Self {
+    pub fn new(engine: &'a Engine, leases: &'a L, settings: Settings) -> Self {
         let groups = settings.groups.clamp(1, settings.shards.max(1));
         let settings = Settings { groups, ..settings };
         let skew = Duration::try_from(engine.skew()).unwrap_or_default();
@@ -146,26 +149,7 @@ impl<'a, S: StateStore + LeaseStore, M: Messenger> Supervisor<'a, S, M> {
         // By the minute, too, so that a lone supervisor that leads only some groups still reaches each.
         let first = first.wrapping_add(minute(engine.now())) % usize::from(groups);
         let (held, alerts) = (BTreeMap::new(), strain::Alerts::default());
-        Self { engine, settings, holds, held, alerts, first, stop_at: None, places: Places::new() }
-    }
-
-    /// Continues where another supervisor of this process was cut short.
-    #[must_use]
-    pub fn going_on(self, places: Places) -> Self {
-        Self { places, ..self }
-    }
-
-    /// Where the next one must continue.
-    #[must_use]
-    pub fn places(self) -> Places {
-        self.places
-    }
-
-    /// Begins no page of the due index after `stop_at`; the rest is left to the next sweep. For a function that is
-    /// killed at its deadline. It would keep its leases for the rest of their life, and no other could sweep.
-    #[must_use]
-    pub fn stopping_at(self, stop_at: Instant) -> Self {
-        Self { stop_at: Some(stop_at), ..self }
+        Self { engine, leases, settings, holds, held, alerts, first, stop_at: None, places: Places::new() }
     }
 
     /// One sweep over all groups this supervisor leads or comes to lead.
@@ -202,7 +186,7 @@ impl<'a, S: StateStore + LeaseStore, M: Messenger> Supervisor<'a, S, M> {
 
     async fn sweep_group(&mut self, group: usize) -> Result<Sweep, Error> {
         let mut sweep = Sweep::default();
-        let Some(mut lease) = self.holds[group].lead(&self.engine.store).await? else { return Ok(sweep) };
+        let Some(mut lease) = self.holds[group].lead(self.leases).await? else { return Ok(sweep) };
         sweep.groups = 1;
         // Tasks that become due during the sweep are left to the next, or a task due again at once would never end it.
         let (until, began) = (self.engine.now(), Instant::now());
@@ -220,7 +204,7 @@ impl<'a, S: StateStore + LeaseStore, M: Messenger> Supervisor<'a, S, M> {
             } else {
                 self.places.extend(part.cursor.map(|cursor| (part.shard, cursor)));
             }
-            match self.holds[group].lead(&self.engine.store).await? {
+            match self.holds[group].lead(self.leases).await? {
                 Some(still) if still.token == lease.token => lease = still,
                 Some(_) | None => break,
             }
@@ -283,7 +267,7 @@ impl<'a, S: StateStore + LeaseStore, M: Messenger> Supervisor<'a, S, M> {
     /// Gives all leases back. If that fails, they expire.
     pub async fn release(&mut self) {
         for hold in &mut self.holds {
-            if let Err(error) = hold.release(&self.engine.store).await {
+            if let Err(error) = hold.release(self.leases).await {
                 tracing::warn!(error = %Chain(error.as_ref()), "a lease could not be released");
             }
         }
@@ -324,9 +308,6 @@ impl<'a, S: StateStore + LeaseStore, M: Messenger> Supervisor<'a, S, M> {
 ///
 /// # Errors
 /// The lease store or the due index failed. Nothing leads for now, and the next sweep tries again.
-pub async fn handler<S: StateStore + LeaseStore, M: Messenger>(
-    engine: &Engine<S, M>,
-    settings: Settings,
-) -> Result<Sweep, Error> {
-    Supervisor::new(engine, settings).patrol(Duration::ZERO, Instant::now()).await
+pub async fn handler(engine: &Engine, leases: &impl LeaseStore, settings: Settings) -> Result<Sweep, Error> {
+    Supervisor::new(engine, leases, settings).patrol(Duration::ZERO, Instant::now()).await
 }

@@ -49,7 +49,8 @@ async fn main() -> Result<(), Error> {
         let until = stop_at.min(Instant::now() + sweep_for);
         let places_of = || places.lock().unwrap_or_else(PoisonError::into_inner);
         let left = std::mem::take(&mut *places_of());
-        let mut supervisor = Supervisor::new(engine, settings).stopping_at(stop_at).going_on(left);
+        let mut supervisor = Supervisor::new(engine, &*engine.store, settings);
+        (supervisor.stop_at, supervisor.places) = (Some(stop_at), left);
         // Jobs occupy an invocation for as long as Lambda allows. Later invocations sweep beside it, without jobs.
         let worker = Worker::new(engine, LEASE_LIFE);
         let work = async {
@@ -59,12 +60,15 @@ async fn main() -> Result<(), Error> {
         };
         let sweeps = async {
             let swept = Box::pin(supervisor.patrol(every, until)).await;
-            *places_of() = supervisor.places();
+            *places_of() = supervisor.places;
             // Only the leader, because once is enough.
             if let Ok(Sweep { stood_by: false, .. }) = swept {
                 let measured = Box::pin(ages::measure(engine, settings.shards));
-                let (measured, waits, _) =
-                    tokio::join!(measured, Box::pin(ages::waits(engine)), dead_letters::tell(redriver));
+                let (measured, waits, _) = tokio::join!(
+                    measured,
+                    Box::pin(ages::waits(&engine.store, engine.now())),
+                    dead_letters::tell(redriver)
+                );
                 for error in [measured.err(), waits.err()].into_iter().flatten() {
                     tracing::warn!(error = %Chain(&error), "the ages of orders could not be measured");
                 }

@@ -4,7 +4,7 @@
 
 use shared::engine::Engine;
 use shared::message::Effect;
-use shared::ports::{Error, Messenger, StateStore};
+use shared::ports::Error;
 use shared::strain::{self, Strain};
 use shared::task::OWED_GRACE;
 use shared::time::{SignedDuration, Timestamp, plus};
@@ -25,13 +25,7 @@ pub(crate) struct Alerts {
 impl Alerts {
     /// Records which agents the sweep found strained, and sends owed alerts. The next sweep retries what fails;
     /// recovery does not depend on it.
-    pub async fn follow<S: StateStore, M: Messenger>(
-        &mut self,
-        engine: &Engine<S, M>,
-        held: &BTreeMap<String, u32>,
-        looked_at: u32,
-        least: u32,
-    ) {
+    pub async fn follow(&mut self, engine: &Engine, held: &BTreeMap<String, u32>, looked_at: u32, least: u32) {
         let strained: Vec<_> = held.iter().filter(|(_, held)| strain::is_strained(**held, looked_at, least)).collect();
         let now = engine.now();
         let is_time = self.looked.is_none_or(|looked| looked.duration_until(now).abs() >= LOOK_EVERY);
@@ -72,7 +66,7 @@ impl Alerts {
 }
 
 /// Sends the alert and records that it is no longer owed. If the record fails, the alert is sent again.
-async fn tell<S: StateStore, M: Messenger>(engine: &Engine<S, M>, agent: &str, strain: &Strain) -> bool {
+async fn tell(engine: &Engine, agent: &str, strain: &Strain) -> bool {
     for sent in engine.messenger.send(vec![Effect::Strained(Box::new(strain.event(agent)))]).await {
         if let Err(error) = sent {
             warn(agent, &error);
@@ -88,12 +82,7 @@ async fn tell<S: StateStore, M: Messenger>(engine: &Engine<S, M>, agent: &str, s
     }
 }
 
-async fn replace<S: StateStore, M: Messenger>(
-    engine: &Engine<S, M>,
-    agent: &str,
-    strain: &Strain,
-    seen: Option<&Strain>,
-) -> Result<bool, Error> {
+async fn replace(engine: &Engine, agent: &str, strain: &Strain, seen: Option<&Strain>) -> Result<bool, Error> {
     let replaced = engine.store.save_strain(agent, strain, seen).await;
     // Saved or not, this instance's copy is now stale.
     engine.forget_agents();

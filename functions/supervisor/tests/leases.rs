@@ -1,14 +1,14 @@
 //! Goal: supervisors share the work under leases, cost little when idle, and do no harm without a leader or with two.
 //! Method: the real supervisor and store over the embedded endpoints, messages dropped, the wall clock a number.
 
-use crate::common::{BEGIN, LIFE, SKEW, order, tables, workflow};
+use crate::common::{BEGIN, Dropped, LIFE, SKEW, order, tables, wake, workflow};
 use leader::LeaseStore;
 use serde_json::json;
 use shared::decision::{Event, Turn};
 use shared::engine::Engine;
-use shared::message::{Effect, Outcome, Reply};
+use shared::message::{Outcome, Reply};
 use shared::order::Id;
-use shared::ports::{Error, Messenger, Saved, StateStore};
+use shared::ports::{Saved, StateStore};
 use shared::supervisor::{Verdict, supervise};
 use shared::task::{ProcessState, Task};
 use shared::workflow::Workflow;
@@ -19,17 +19,6 @@ use stepwarden_aws::DynamoStore;
 use stepwarden_embedded::{Endpoints, Fault};
 use supervisor::{Settings, Supervisor, handler, lease_name};
 use tokio::time::Instant;
-
-/// A messenger that drops all messages: only the record counts.
-struct Dropped;
-
-impl Messenger for Dropped {
-    async fn send(&self, effects: Vec<Effect>) -> Vec<Result<(), Error>> {
-        effects.iter().map(|_| Ok(())).collect()
-    }
-}
-
-type Instance = Engine<DynamoStore, Dropped>;
 
 struct World {
     endpoints: Endpoints,
@@ -46,8 +35,8 @@ impl World {
     }
 
     /// An instance whose wall clock is `ahead_ms` ahead.
-    fn instance(&self, name: &str, ahead_ms: i64) -> Instance {
-        crate::common::engine(self.store.clone(), Dropped, name, &self.now, ahead_ms)
+    fn instance(&self, name: &str, ahead_ms: i64) -> Engine {
+        crate::common::engine(Arc::new(self.store.clone()), Arc::new(Dropped), name, &self.now, ahead_ms)
     }
 
     fn pass(&self, ms: i64) {
@@ -65,13 +54,8 @@ impl World {
             door.create(&order, &task).await.unwrap();
             ids.push(id);
         }
-        self.wake(&door, &ids).await;
+        wake(&door, &ids).await;
         ids
-    }
-
-    async fn wake(&self, engine: &Instance, ids: &[Id]) {
-        let wakes = ids.iter().map(|id| (id.clone(), Event::Wake { seen: 0, hops: 0 })).collect();
-        engine.handle(wakes).await.into_iter().for_each(|handled| drop(handled.unwrap()));
     }
 
     async fn task(&self, id: &Id) -> Task {
@@ -92,7 +76,7 @@ impl World {
 async fn an_idle_sweep_costs_three_queries_for_each_shard() {
     let world = World::new().await;
     let engine = world.instance("v", 0);
-    let mut supervisor = Supervisor::new(&engine, Settings::new(2, LIFE));
+    let mut supervisor = Supervisor::new(&engine, &world.store, Settings::new(2, LIFE));
     supervisor.sweep().await.unwrap();
     let before = world.endpoints.counts();
     for _ in 0..10 {
@@ -113,7 +97,7 @@ async fn several_supervisors_work_at_once_each_on_its_groups() {
     world.pass(12_000);
     let settings = Settings { groups: 2, lead_at_most: 1, ..Settings::new(4, LIFE) };
     let (a, b) = (world.instance("v1", 0), world.instance("v2", 0));
-    let (mut a, mut b) = (Supervisor::new(&a, settings), Supervisor::new(&b, settings));
+    let (mut a, mut b) = (Supervisor::new(&a, &world.store, settings), Supervisor::new(&b, &world.store, settings));
     let (by_a, by_b) = tokio::join!(a.sweep(), b.sweep());
     let (by_a, by_b) = (by_a.unwrap(), by_b.unwrap());
     assert_eq!((by_a.groups, by_b.groups), (1, 1));
@@ -122,11 +106,11 @@ async fn several_supervisors_work_at_once_each_on_its_groups() {
     // If one dies, the other takes its lease, which is released here, within its bound.
     a.release().await;
     let c = world.instance("v3", 0);
-    let mut c = Supervisor::new(&c, settings);
+    let mut c = Supervisor::new(&c, &world.store, settings);
     assert_eq!(c.sweep().await.unwrap().groups, 1);
     assert_eq!(b.sweep().await.unwrap().groups, 1);
     let d = world.instance("v4", 0);
-    assert!(handler(&d, settings).await.unwrap().stood_by);
+    assert!(handler(&d, &world.store, settings).await.unwrap().stood_by);
 }
 
 // I6, B7: a single supervisor that leads only some groups at a time serves all of them in turn.
@@ -137,9 +121,9 @@ async fn a_lone_supervisor_that_leads_one_group_comes_to_each_in_turn() {
     world.pass(12_000);
     let settings = Settings { groups: 2, lead_at_most: 1, ..Settings::new(4, LIFE) };
     let engine = world.instance("v", 0);
-    assert_eq!(handler(&engine, settings).await.unwrap().expired, 8);
+    assert_eq!(handler(&engine, &world.store, settings).await.unwrap().expired, 8);
     world.pass(60_000);
-    assert_eq!(handler(&engine, settings).await.unwrap().expired, 8);
+    assert_eq!(handler(&engine, &world.store, settings).await.unwrap().expired, 8);
     assert_eq!(world.failures(&ids).await, [1; 16]);
 }
 
@@ -151,13 +135,14 @@ async fn a_sweep_that_is_out_of_time_stops_after_a_page_and_gives_its_lease_back
     world.claimed(8, 4).await;
     world.pass(12_000);
     let engine = world.instance("v", 0);
-    let late = || Supervisor::new(&engine, Settings::new(4, LIFE)).stopping_at(Instant::now());
+    let mut late = Supervisor::new(&engine, &world.store, Settings::new(4, LIFE));
+    late.stop_at = Some(Instant::now());
     let before = world.endpoints.counts();
-    let swept = late().patrol(Duration::ZERO, Instant::now()).await.unwrap();
+    let swept = late.patrol(Duration::ZERO, Instant::now()).await.unwrap();
     assert_eq!(world.endpoints.counts().since(&before).requests("DynamoDB_20120810.Query"), 1);
     assert_eq!((swept.groups, swept.stood_by), (1, false));
     assert!(world.store.read(&lease_name(0)).await.unwrap().unwrap().is_free());
-    assert_eq!(handler(&engine, Settings::new(4, LIFE)).await.unwrap().expired, 8);
+    assert_eq!(handler(&engine, &world.store, Settings::new(4, LIFE)).await.unwrap().expired, 8);
 }
 
 // I5: without a lease there is no sweep. Nothing is lost: due orders are recovered when the store is back.
@@ -172,11 +157,11 @@ async fn with_the_lease_store_away_nobody_sweeps_and_nothing_is_lost() {
         is_lease.then_some(Fault::InternalError)
     })));
     let before = world.endpoints.counts();
-    handler(&engine, Settings::new(1, LIFE)).await.unwrap_err();
+    handler(&engine, &world.store, Settings::new(1, LIFE)).await.unwrap_err();
     assert_eq!(world.endpoints.counts().since(&before).requests("DynamoDB_20120810.Query"), 0);
     assert_eq!(world.failures(&ids).await, [0; 3]);
     world.endpoints.set_fault_hook(None);
-    assert_eq!(handler(&engine, Settings::new(1, LIFE)).await.unwrap().expired, 3);
+    assert_eq!(handler(&engine, &world.store, Settings::new(1, LIFE)).await.unwrap().expired, 3);
 }
 
 // I5, D4: two leaders at once, because the clock of one is an hour ahead: every failure counts once, the older leader's
@@ -187,7 +172,8 @@ async fn two_leaders_at_once_do_no_harm() {
     let ids = world.claimed(40, 1).await;
     let (right, ahead) = (world.instance("right", 0), world.instance("ahead", 3_600_000));
     let settings = Settings::new(1, LIFE);
-    let (mut first, mut second) = (Supervisor::new(&right, settings), Supervisor::new(&ahead, settings));
+    let (mut first, mut second) =
+        (Supervisor::new(&right, &world.store, settings), Supervisor::new(&ahead, &world.store, settings));
     assert_eq!(first.sweep().await.unwrap().expired, 0);
     world.pass(12_000);
     let (a, b) = tokio::join!(first.sweep(), second.sweep());
@@ -201,7 +187,7 @@ async fn two_leaders_at_once_do_no_harm() {
     // The time is past the waits that the clock an hour ahead has written.
     world.pass(3_700_000);
     let scheduler = world.instance("s", 0);
-    world.wake(&scheduler, &ids).await;
+    wake(&scheduler, &ids).await;
     world.pass(12_000);
     let task = world.task(&ids[0]).await;
     let turn = Turn {
@@ -226,7 +212,7 @@ async fn two_leaders_at_once_do_no_harm() {
     assert_eq!(world.failures(&ids).await, [2; 40]);
 
     world.pass(3_700_000);
-    world.wake(&scheduler, &ids).await;
+    wake(&scheduler, &ids).await;
     for id in &ids {
         let attempt = world.task(id).await.steps[0].attempt;
         let outcome = Outcome::Done { output: json!(null) };
@@ -244,7 +230,10 @@ async fn one_invocation_sweeps_until_shortly_before_its_end() {
     let before = world.endpoints.counts();
     let begun = Instant::now();
     let until = begun + Duration::from_millis(500);
-    Supervisor::new(&engine, Settings::new(1, LIFE)).patrol(Duration::from_millis(100), until).await.unwrap();
+    Supervisor::new(&engine, &world.store, Settings::new(1, LIFE))
+        .patrol(Duration::from_millis(100), until)
+        .await
+        .unwrap();
     let queries = world.endpoints.counts().since(&before).requests("DynamoDB_20120810.Query");
     assert!((2..=5).contains(&(queries / 3)), "{queries}");
     assert!(world.store.read(&lease_name(0)).await.unwrap().unwrap().is_free());

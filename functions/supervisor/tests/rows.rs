@@ -2,22 +2,21 @@
 //! store in memory with thousands of rows, and over the embedded table with a damaged record; queues and the bus refuse
 //! on demand.
 
-use crate::common::{BEGIN, LIFE, order, tables, workflow};
+use crate::common::{BEGIN, LIFE, order, tables, wake, workflow};
 use aws_sdk_dynamodb::types::AttributeValue;
-use contract::memory::{Behind, Between, MemoryStore};
+use contract::memory::{Behind, Between, Open};
 use jiff::Timestamp;
-use shared::decision::Event;
 use shared::engine::{ASIDE_FOR, Engine};
 use shared::message::{AlertEvent, Effect};
 use shared::order::Id;
-use shared::ports::{Error, Messenger, StateStore};
+use shared::ports::{Error, Messenger, StateStore, async_trait};
 use shared::task::{Phase, Task, moved};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use stepwarden_aws::DynamoStore;
 use stepwarden_aws::redrive::Redriver;
-use supervisor::{Places, Settings, Supervisor, Sweep, dead_letters};
+use supervisor::{Settings, Supervisor, Sweep, dead_letters};
 
 /// More rows than one sweep reads of a shard.
 const ROWS: usize = 10_050;
@@ -38,6 +37,7 @@ struct Away {
     alerts: Mutex<Vec<AlertEvent>>,
 }
 
+#[async_trait]
 impl Messenger for Away {
     async fn send(&self, effects: Vec<Effect>) -> Vec<Result<(), Error>> {
         let send = |effect| {
@@ -63,61 +63,80 @@ impl Messenger for Away {
     }
 }
 
-fn engine<S: StateStore>(store: S, queues: &Arc<Away>, now: &Arc<AtomicI64>) -> Engine<S, Arc<Away>> {
-    crate::common::engine(store, Arc::clone(queues), "v", now, 0)
+fn engine(store: Arc<dyn StateStore>, queues: &Arc<Away>, now: &Arc<AtomicI64>) -> Engine {
+    crate::common::engine(store, Arc::clone(queues) as _, "v", now, 0)
 }
 
-/// Rows that owe a notice to a missing queue, and behind them an order whose attempt has expired.
-fn rows<B>(store: &Behind<B>, now: Timestamp) {
-    let mut tables = store.tables();
-    tables.workflows.insert(workflow().hash(), workflow());
-    for n in 0..ROWS {
-        let mut owing = task(&format!("owes_{n:05}"), now);
-        (owing.phase, owing.version, owing.turned_at, owing.notice_owed) = (Phase::Processed, 4, 4, true);
-        (owing.shard, owing.steps[0].attempt) = (moved(0), 1);
-        tables.tasks.insert(owing.id.clone(), owing);
+/// A system whose first rows owe a notice to a missing queue.
+struct World<B> {
+    store: Arc<Behind<B>>,
+    queues: Arc<Away>,
+    now: Arc<AtomicI64>,
+    engine: Engine,
+}
+
+impl<B: Between + Default> World<B> {
+    fn new() -> Self {
+        let (store, queues) = (Arc::new(Behind::<B>::default()), Arc::new(Away::default()));
+        let now = Arc::new(AtomicI64::new(BEGIN));
+        let engine = engine(Arc::clone(&store) as _, &queues, &now);
+        {
+            let mut tables = store.tables();
+            tables.workflows.insert(workflow().hash(), workflow());
+            for n in 0..ROWS {
+                let mut owing = task(&format!("owes_{n:05}"), engine.now());
+                (owing.phase, owing.version, owing.turned_at, owing.notice_owed) = (Phase::Processed, 4, 4, true);
+                (owing.shard, owing.steps[0].attempt) = (moved(0), 1);
+                tables.tasks.insert(owing.id.clone(), owing);
+            }
+        }
+        queues.notices.store(true, Ordering::Relaxed);
+        Self { store, queues, now, engine }
     }
-}
 
-/// An order claimed at `now`, in the same shard as the rows, that gets no reply.
-async fn claimed<S: StateStore, B>(engine: &Engine<S, Arc<Away>>, memory: &Behind<B>) -> Id {
-    let (order, task) = (order(Id("waits".into()), 0, engine.now()).0, task("waits", engine.now()));
-    engine.use_workflow(&workflow()).await.unwrap();
-    engine.create(&order, &task).await.unwrap();
-    engine.handle(vec![(task.id.clone(), Event::Wake { seen: 0, hops: 0 })]).await.remove(0).unwrap();
-    memory.tables().tasks.get_mut(&task.id).expect("it was created").shard = moved(0);
-    task.id
+    fn pass(&self, ms: i64) {
+        self.now.fetch_add(ms, Ordering::Relaxed);
+    }
+
+    /// An order behind the rows, in their shard, whose attempt has expired without a reply.
+    async fn expired(&self) -> Id {
+        self.pass(1000);
+        let (order, task) = (order(Id("waits".into()), 0, self.engine.now()).0, task("waits", self.engine.now()));
+        self.engine.create(&order, &task).await.unwrap();
+        wake(&self.engine, std::slice::from_ref(&task.id)).await;
+        self.store.tables().tasks.get_mut(&task.id).expect("it was created").shard = moved(0);
+        self.pass(3_600_000);
+        task.id
+    }
+
+    fn supervisor(&self) -> Supervisor<'_, Behind<B>> {
+        Supervisor::new(&self.engine, &self.store, Settings::new(1, LIFE))
+    }
 }
 
 // F1, F3: 10,050 rows that owed an unsendable notice were at the head of the index. An expired order behind them was
 // not reached in twenty sweeps, nor ever, after 210,050 refused sends.
 #[tokio::test]
 async fn rows_that_owe_what_cannot_be_sent_do_not_starve_an_expired_order() {
-    let (store, queues, now) =
-        (Arc::new(MemoryStore::default()), Arc::new(Away::default()), Arc::new(AtomicI64::new(BEGIN)));
-    let engine = engine(Arc::clone(&store), &queues, &now);
-    rows(&store, engine.now());
-    now.fetch_add(1000, Ordering::Relaxed);
-    let id = claimed(&engine, &store).await;
-    queues.notices.store(true, Ordering::Relaxed);
-    now.fetch_add(3_600_000, Ordering::Relaxed);
-    let mut supervisor = Supervisor::new(&engine, Settings::new(1, LIFE));
+    let world = World::<Open>::new();
+    let id = world.expired().await;
+    let mut supervisor = world.supervisor();
     let mut expired = 0;
     for _ in 0..20 {
         expired += supervisor.sweep().await.unwrap().expired;
-        now.fetch_add(250, Ordering::Relaxed);
+        world.pass(250);
     }
     assert_eq!(expired, 1, "in twenty sweeps");
-    assert_eq!(store.tables().tasks[&id].failure_count(), 1);
-    let refused = queues.refused.load(Ordering::Relaxed);
+    assert_eq!(world.store.tables().tasks[&id].failure_count(), 1);
+    let refused = world.queues.refused.load(Ordering::Relaxed);
     assert_eq!(refused, ROWS, "each was tried once in the time of twenty sweeps");
     // Nothing is lost: once the queue exists, each notice is sent.
-    queues.notices.store(false, Ordering::Relaxed);
+    world.queues.notices.store(false, Ordering::Relaxed);
     for _ in 0..3 {
-        now.fetch_add(300_000, Ordering::Relaxed);
+        world.pass(300_000);
         supervisor.sweep().await.unwrap();
     }
-    assert!(store.tables().tasks.values().all(|task| !task.notice_owed));
+    assert!(world.store.tables().tasks.values().all(|task| !task.notice_owed));
 }
 
 // A newly started function begins at the head of the index. Rows that were tried move behind those that are due by
@@ -126,20 +145,12 @@ async fn rows_that_owe_what_cannot_be_sent_do_not_starve_an_expired_order() {
 #[tokio::test]
 async fn independent_supervisors_reach_an_expired_order_behind_many_rows() {
     for (is_cut_short, most) in [(false, 2), (true, 3 * (ROWS / 100 + 1))] {
-        let (store, queues, now) =
-            (Arc::new(MemoryStore::default()), Arc::new(Away::default()), Arc::new(AtomicI64::new(BEGIN)));
-        let engine = engine(Arc::clone(&store), &queues, &now);
-        rows(&store, engine.now());
-        now.fetch_add(1000, Ordering::Relaxed);
-        claimed(&engine, &store).await;
-        queues.notices.store(true, Ordering::Relaxed);
-        now.fetch_add(3_600_000, Ordering::Relaxed);
+        let world = World::<Open>::new();
+        world.expired().await;
         let mut sweeps = 0;
         loop {
-            let mut supervisor = Supervisor::new(&engine, Settings::new(1, LIFE));
-            if is_cut_short {
-                supervisor = supervisor.stopping_at(tokio::time::Instant::now());
-            }
+            let mut supervisor = world.supervisor();
+            supervisor.stop_at = is_cut_short.then(tokio::time::Instant::now);
             let swept = supervisor.sweep().await.unwrap();
             supervisor.release().await;
             sweeps += 1;
@@ -147,7 +158,7 @@ async fn independent_supervisors_reach_an_expired_order_behind_many_rows() {
                 break;
             }
             assert!(sweeps < most, "not in {most} sweeps");
-            now.fetch_add(60_000, Ordering::Relaxed);
+            world.pass(60_000);
         }
     }
 }
@@ -158,10 +169,7 @@ async fn independent_supervisors_reach_an_expired_order_behind_many_rows() {
 async fn rows_whose_queue_is_slow_to_refuse_do_not_starve_another_part() {
     const SHARDS: u16 = 4;
     for groups in [1, 2] {
-        let (store, queues, now) =
-            (Arc::new(MemoryStore::default()), Arc::new(Away::default()), Arc::new(AtomicI64::new(BEGIN)));
-        let engine = engine(Arc::clone(&store), &queues, &now);
-        rows(&store, engine.now());
+        let World { store, queues, now, engine } = World::<Open>::new();
         let forgotten = Id("forgotten".into());
         {
             let mut tables = store.tables();
@@ -171,14 +179,13 @@ async fn rows_whose_queue_is_slow_to_refuse_do_not_starve_another_part() {
             let task = Task { reply_queue: None, ..task(&forgotten.0, engine.now()) };
             tables.tasks.insert(forgotten.clone(), task);
         }
-        queues.notices.store(true, Ordering::Relaxed);
         queues.slow.store(true, Ordering::Relaxed);
         let due = store.tables().tasks[&forgotten].due;
         let mut sweeps = 0;
         while store.tables().tasks[&forgotten].due == due {
             now.fetch_add(60_000, Ordering::Relaxed);
             let settings = Settings { groups, lead_at_most: 1, ..Settings::new(SHARDS, LIFE) };
-            let mut supervisor = Supervisor::new(&engine, settings);
+            let mut supervisor = Supervisor::new(&engine, &*store, settings);
             supervisor.sweep().await.unwrap();
             supervisor.release().await;
             sweeps += 1;
@@ -207,29 +214,21 @@ impl Between for Stuck {
 #[tokio::test]
 async fn a_sweep_continues_where_the_previous_one_was_cut_short() {
     for is_new_each_time in [false, true] {
-        let (queues, now) = (Arc::new(Away::default()), Arc::new(AtomicI64::new(BEGIN)));
-        let store = Arc::new(Behind::<Stuck>::default());
-        let engine = engine(Arc::clone(&store), &queues, &now);
-        rows(&store, engine.now());
-        now.fetch_add(1000, Ordering::Relaxed);
-        let id = claimed(&engine, &store).await;
-        now.fetch_add(3_600_000, Ordering::Relaxed);
-        let (mut places, mut expired) = (Places::new(), 0);
-        let mut supervisor = Supervisor::new(&engine, Settings::new(1, LIFE));
+        let world = World::<Stuck>::new();
+        let id = world.expired().await;
+        let mut expired = 0;
+        let mut supervisor = world.supervisor();
         for _ in 0..2 {
-            if is_new_each_time {
-                supervisor.release().await;
-                supervisor = Supervisor::new(&engine, Settings::new(1, LIFE)).going_on(std::mem::take(&mut places));
-            }
             expired += supervisor.sweep().await.unwrap().expired;
             if is_new_each_time {
                 supervisor.release().await;
-                places = supervisor.places();
-                supervisor = Supervisor::new(&engine, Settings::new(1, LIFE));
+                let places = supervisor.places;
+                supervisor = world.supervisor();
+                supervisor.places = places;
             }
         }
-        assert_eq!((expired, store.tables().tasks[&id].failure_count()), (1, 1), "in two sweeps");
-        assert!(store.looks.load(Ordering::Relaxed) <= ROWS, "no row twice");
+        assert_eq!((expired, world.store.tables().tasks[&id].failure_count()), (1, 1), "in two sweeps");
+        assert!(world.store.looks.load(Ordering::Relaxed) <= ROWS, "no row twice");
     }
 }
 
@@ -239,21 +238,27 @@ async fn a_sweep_continues_where_the_previous_one_was_cut_short() {
 async fn a_record_that_cannot_be_read_is_put_off_with_an_alert_that_names_it() {
     let (_endpoints, clients, config) = tables().await;
     let (queues, now) = (Arc::new(Away::default()), Arc::new(AtomicI64::new(BEGIN)));
-    let engine = engine(DynamoStore::new(clients.dynamodb.clone(), &config), &queues, &now);
+    let store = Arc::new(DynamoStore::new(clients.dynamodb.clone(), &config));
+    let engine = engine(Arc::clone(&store) as _, &queues, &now);
     engine.use_workflow(&workflow()).await.unwrap();
     for name in ["damaged", "healthy"] {
         let (order, task) = (order(Id(name.into()), 0, engine.now()).0, task(name, engine.now()));
         engine.create(&order, &task).await.unwrap();
-        engine.handle(vec![(task.id, Event::Wake { seen: 0, hops: 0 })]).await.remove(0).unwrap();
+        wake(&engine, &[task.id]).await;
     }
     let damaged = Id("damaged".into());
     let write = async |json: String| {
-        let update = clients.dynamodb.update_item().table_name("state").key("pk", AttributeValue::S("damaged".into()));
+        let update = clients
+            .dynamodb
+            .update_item()
+            .table_name(&config.state_table)
+            .key("pk", AttributeValue::S("damaged".into()));
         let update = update.update_expression("SET #task = :json").expression_attribute_names("#task", "task");
         update.expression_attribute_values(":json", AttributeValue::S(json)).send().await.unwrap();
     };
     let item = async || {
-        let get = clients.dynamodb.get_item().table_name("state").key("pk", AttributeValue::S("damaged".into()));
+        let get =
+            clients.dynamodb.get_item().table_name(&config.state_table).key("pk", AttributeValue::S("damaged".into()));
         get.send().await.unwrap().item.unwrap()
     };
     let good = match &item().await["task"] {
@@ -264,7 +269,7 @@ async fn a_record_that_cannot_be_read_is_put_off_with_an_alert_that_names_it() {
     let due_shards = Settings::new(config.shards, LIFE);
     let sweep = async |after: i64| -> Sweep {
         now.fetch_add(after, Ordering::Relaxed);
-        let mut supervisor = Supervisor::new(&engine, due_shards);
+        let mut supervisor = Supervisor::new(&engine, &*store, due_shards);
         let swept = supervisor.sweep().await.unwrap();
         supervisor.release().await;
         swept

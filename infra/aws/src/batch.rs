@@ -2,7 +2,8 @@
 //! (`ReportBatchItemFailures`).
 
 use crate::telemetry::Chain;
-use serde::Serialize;
+/// The answer that tells the event source which records to redeliver.
+pub use aws_lambda_events::event::sqs::SqsBatchResponse as Response;
 use serde::de::DeserializeOwned;
 use shared::message::{Effect, SetAside};
 use shared::ports::Messenger;
@@ -36,29 +37,6 @@ pub struct Record {
 
 /// The attribute with the number of deliveries, this one included.
 const RECEIVES: &str = "ApproximateReceiveCount";
-
-/// The answer that tells the event source which records to redeliver.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Response {
-    /// Ids of the records that failed.
-    pub batch_item_failures: Vec<Failure>,
-}
-
-/// One failed record.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Failure {
-    /// The record's message id.
-    pub item_identifier: String,
-}
-
-impl Response {
-    /// Marks `message_id` for redelivery.
-    pub fn fail(&mut self, message_id: &str) {
-        self.batch_item_failures.push(Failure { item_identifier: message_id.to_owned() });
-    }
-}
 
 /// The records of an event.
 #[must_use]
@@ -117,7 +95,7 @@ fn escaped_prefix(text: &str, max: usize) -> usize {
 }
 
 /// Sets messages aside, each with its reason, and alerts. A message that cannot be set aside now is redelivered.
-pub async fn set_aside<M: Messenger>(messenger: &M, messages: Vec<(Record, String)>, response: &mut Response) {
+pub async fn set_aside(messenger: &dyn Messenger, messages: Vec<(Record, String)>, response: &mut Response) {
     if messages.is_empty() {
         return;
     }
@@ -137,7 +115,7 @@ pub async fn set_aside<M: Messenger>(messenger: &M, messages: Vec<(Record, Strin
     for (id, sent) in ids.iter().zip(messenger.send(effects.collect()).await) {
         if let Err(error) = sent {
             tracing::warn!(message.id = %id, error = %Chain(&error), "could not set a message aside; it will be redelivered");
-            response.fail(id);
+            response.add_failure(id);
         }
     }
 }

@@ -2,8 +2,8 @@
 
 use crate::item::Item;
 use crate::sdk_error::unavailable;
-use crate::sent::{Caller, Sent};
-use aws_sdk_dynamodb::Client;
+use crate::sent::Sent;
+use crate::state_store::DynamoStore;
 use aws_sdk_dynamodb::error::{DisplayErrorContext, ProvideErrorMetadata};
 use aws_sdk_dynamodb::operation::batch_get_item::BatchGetItemInput;
 use aws_sdk_dynamodb::operation::get_item::GetItemInput;
@@ -36,19 +36,15 @@ impl<'a> Source<'a> {
     }
 }
 
-/// Reads of items, from any table.
-#[derive(Clone, Debug)]
-pub(crate) struct Reads(pub Caller<Client>);
-
-impl Reads {
+impl DynamoStore {
     /// The item under `key`; `what` names it in errors.
     pub(crate) async fn get(&self, from: Source<'_>, key: Item, what: &str) -> Read {
         let request = GetItemInput::builder().table_name(from.table).set_key(Some(key));
-        let answer = request.consistent_read(from.is_consistent).sent(&self.0).await;
+        let answer = request.consistent_read(from.is_consistent).sent(&self.client).await;
         Ok(answer.map_err(|e| unavailable(what, e))?.item)
     }
 
-    /// The items under `keys`, as from [`Reads::get_all`], of a table whose items never change. An eventually
+    /// The items under `keys`, as from [`Self::get_all`], of a table whose items never change. An eventually
     /// consistent read costs half, and can only miss an item that was just written; a missing item is read again.
     pub(crate) async fn get_written_once(
         &self,
@@ -96,7 +92,7 @@ impl Reads {
             let asked = std::mem::take(&mut left);
             let wanted = KeysAndAttributes::builder().set_keys(Some(asked.clone())).consistent_read(from.is_consistent);
             let wanted = wanted.build().expect("keys are set");
-            let answer = match BatchGetItemInput::builder().request_items(from.table, wanted).sent(&self.0).await {
+            let answer = match BatchGetItemInput::builder().request_items(from.table, wanted).sent(&self.client).await {
                 Ok(answer) => answer,
                 // Neither one key that DynamoDB refuses nor a role older than this program must fail all keys.
                 Err(error) if matches!(error.code(), Some("ValidationException" | "AccessDeniedException")) => {

@@ -49,7 +49,12 @@ impl Clients {
                 .timeout_config(timeouts())
                 .load()
                 .await;
-            Self::new(&config)
+            Self {
+                dynamodb: aws_sdk_dynamodb::Client::new(&config).into(),
+                sqs: aws_sdk_sqs::Client::new(&config).into(),
+                eventbridge: aws_sdk_eventbridge::Client::new(&config).into(),
+                sdk: config,
+            }
         })
     }
 
@@ -122,15 +127,6 @@ impl Clients {
             )
             .into(),
             sdk: config,
-        }
-    }
-
-    fn new(config: &SdkConfig) -> Self {
-        Self {
-            dynamodb: aws_sdk_dynamodb::Client::new(config).into(),
-            sqs: aws_sdk_sqs::Client::new(config).into(),
-            eventbridge: aws_sdk_eventbridge::Client::new(config).into(),
-            sdk: config.clone(),
         }
     }
 }
@@ -293,31 +289,21 @@ mod tests {
     /// Shortest time of a function, in template.yaml. A scheduler loads, saves and sends within it.
     const FUNCTION: Duration = Duration::from_secs(30);
 
+    async fn is_late<T, E, R>(what: &str, call: impl Future<Output = Result<T, SdkError<E, R>>>) {
+        let begun = Instant::now();
+        assert!(matches!(call.await, Err(SdkError::TimeoutError(_))), "{what}");
+        assert!((ATTEMPT_TIMEOUT..FUNCTION / 4).contains(&begun.elapsed()), "{what}: {:?}", begun.elapsed());
+    }
+
     // If a send gives up late, its function is killed after its save.
     #[tokio::test(start_paused = true)]
     async fn no_call_to_a_silent_service_takes_a_quarter_of_a_function() {
         for Clients { dynamodb, sqs, eventbridge, .. } in clients(Slow(None)) {
-            let begun = Instant::now();
-            let took = |what: &str, is_late: bool, begun: Instant| {
-                assert!(is_late, "{what}");
-                assert!((ATTEMPT_TIMEOUT..FUNCTION / 4).contains(&begun.elapsed()), "{what}: {:?}", begun.elapsed());
-                Instant::now()
-            };
-            let begun =
-                took("SendMessageBatch", matches!(send().sent(&sqs).await, Err(SdkError::TimeoutError(_))), begun);
-            let begun =
-                took("DeleteMessageBatch", matches!(delete().sent(&sqs).await, Err(SdkError::TimeoutError(_))), begun);
-            let begun = took(
-                "ReceiveMessage without a wait",
-                matches!(receive().sent(&sqs).await, Err(SdkError::TimeoutError(_))),
-                begun,
-            );
-            let begun = took(
-                "PutEvents",
-                matches!(put_events().sent(&eventbridge).await, Err(SdkError::TimeoutError(_))),
-                begun,
-            );
-            took("GetItem", matches!(get_item().sent(&dynamodb).await, Err(SdkError::TimeoutError(_))), begun);
+            is_late("SendMessageBatch", send().sent(&sqs)).await;
+            is_late("DeleteMessageBatch", delete().sent(&sqs)).await;
+            is_late("ReceiveMessage without a wait", receive().sent(&sqs)).await;
+            is_late("PutEvents", put_events().sent(&eventbridge)).await;
+            is_late("GetItem", get_item().sent(&dynamodb)).await;
         }
     }
 

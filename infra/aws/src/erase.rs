@@ -3,9 +3,9 @@
 use crate::item::{self, Item, n, s};
 use crate::sdk_error::unavailable;
 use crate::sent::Sent;
-use crate::state_store::{AS_SEEN, DynamoStore};
+use crate::state_store::{DynamoStore, delete, each_once, update};
 use aws_sdk_dynamodb::operation::query::QueryInput;
-use aws_sdk_dynamodb::types::{Delete, Put, TransactWriteItem, Update};
+use aws_sdk_dynamodb::types::{Delete, TransactWriteItem, Update};
 use shared::order::Id;
 use shared::outputs;
 use shared::ports::Error;
@@ -38,7 +38,7 @@ impl Kept {
             false => None,
         };
         let (bucket, sort) = (item::text(item, "bucket", &what)?, item::text(item, "sort", &what)?);
-        let key = |bucket: String| Item::from([("bucket".into(), s(bucket)), ("sort".into(), s(sort))]);
+        let key = |bucket: String| item::key_in_orders((bucket, sort.to_owned()));
         let labels: Vec<String> = match item.contains_key(item::LABELS) {
             true => serde_json::from_str(item::text(item, item::LABELS, &what)?)
                 .map_err(|e| item::corrupt(&what, format!("attribute `{}`: {e}", item::LABELS)))?,
@@ -66,21 +66,14 @@ impl DynamoStore {
                 None => return Ok(None),
             },
         };
-        let mut keys: Vec<Item> = Vec::new();
+        let key = |buckets: u16| match task {
+            Some(task) => item::order_key_of(task, buckets),
+            None => item::order_key(id, created_at, buckets),
+        };
         // There may have been fewer buckets.
-        for buckets in (1..=self.order_buckets).rev() {
-            let (bucket, sort) = match task {
-                Some(task) => item::order_key_of(task, buckets),
-                None => item::order_key(id, created_at, buckets),
-            };
-            let key = Item::from([("bucket".into(), s(bucket)), ("sort".into(), s(sort))]);
-            if !keys.contains(&key) {
-                keys.push(key);
-            }
-        }
+        let keys = each_once((1..=self.order_buckets).rev().map(|buckets| item::key_in_orders(key(buckets))));
         let from = crate::batch_get::Source::consistent(&self.orders_table);
-        let items: Result<Vec<_>, Error> =
-            self.reads.get_all(from, &keys, |_| what.clone()).await.into_iter().collect();
+        let items: Result<Vec<_>, Error> = self.get_all(from, &keys, |_| what.clone()).await.into_iter().collect();
         items?.iter().flatten().next().map(Kept::of).transpose()
     }
 
@@ -122,19 +115,12 @@ impl DynamoStore {
         kept: Option<&Kept>,
         note: Option<(Timestamp, &str)>,
     ) -> Result<bool, Error> {
-        let put = Put::builder()
-            .table_name(&self.state_table)
-            .set_item(Some(item::from_task(next, self.retention)?))
-            .condition_expression(AS_SEEN)
-            .expression_attribute_values(":seen", n(seen.version))
-            .expression_attribute_values(":token", n(next.lease_token));
-        let put = TransactWriteItem::builder().put(put.build().expect("all its parts are set")).build();
+        let put = self.put_as_seen(item::from_task(next, self.retention)?, seen.version, next.lease_token);
         let order = kept.into_iter().flat_map(|kept| self.erasing(kept, note));
-        let delete = |hash: &Hash| {
-            let delete = Delete::builder().table_name(&self.state_table).key("pk", s(item::output_key(&next.id, hash)));
-            TransactWriteItem::builder().delete(delete.build().expect("all its parts are set")).build()
+        let without = |hash: &Hash| {
+            delete(Delete::builder().table_name(&self.state_table).key("pk", s(item::output_key(&next.id, hash))))
         };
-        let outputs = outputs::beside(seen).into_iter().map(delete);
+        let outputs = outputs::beside(seen).into_iter().map(without);
         let all = std::iter::once(put).chain(order).chain(outputs).collect();
         self.transact(all, &format!("erasing order {}", next.id)).await
     }
@@ -149,15 +135,15 @@ impl DynamoStore {
 
     /// Earlier versions can read the rest: an order with the input `null`.
     fn erasing(&self, kept: &Kept, note: Option<(Timestamp, &str)>) -> Vec<TransactWriteItem> {
-        let mut update = Update::builder().table_name(&self.orders_table).set_key(Some(kept.key.clone()));
+        let mut order = Update::builder().table_name(&self.orders_table).set_key(Some(kept.key.clone()));
         let mut set = "SET #input = :null, #hash = :none, #key = :none".to_owned();
         for (name, attribute) in [("#input", "input"), ("#hash", "hash"), ("#key", "idempotency_key")] {
-            update = update.expression_attribute_names(name, attribute);
+            order = order.expression_attribute_names(name, attribute);
         }
-        update = update.expression_attribute_values(":null", s("null")).expression_attribute_values(":none", s(""));
+        order = order.expression_attribute_values(":null", s("null")).expression_attribute_values(":none", s(""));
         if let Some((at, text)) = note {
             set += ", #erased = if_not_exists(#erased, :erased), #at = if_not_exists(#at, :at)";
-            update = update
+            order = order
                 .expression_attribute_names("#erased", ERASED)
                 .expression_attribute_names("#at", ERASED_AT)
                 .expression_attribute_values(":erased", s(text))
@@ -165,14 +151,10 @@ impl DynamoStore {
         }
         if !kept.labels.is_empty() {
             set += " REMOVE #labels";
-            update = update.expression_attribute_names("#labels", item::LABELS);
+            order = order.expression_attribute_names("#labels", item::LABELS);
         }
-        let update = update.update_expression(set).build().expect("all its parts are set");
-        let delete = |key: &Item| {
-            let delete = Delete::builder().table_name(&self.orders_table).set_key(Some(key.clone()));
-            TransactWriteItem::builder().delete(delete.build().expect("all its parts are set")).build()
-        };
-        let update = TransactWriteItem::builder().update(update).build();
-        std::iter::once(update).chain(kept.labels.iter().map(delete)).collect()
+        let without = |key: &Item| delete(Delete::builder().table_name(&self.orders_table).set_key(Some(key.clone())));
+        let order = update(order.update_expression(set));
+        std::iter::once(order).chain(kept.labels.iter().map(without)).collect()
     }
 }

@@ -218,6 +218,11 @@ pub fn order_key(id: &Id, created_at: Timestamp, buckets: u16) -> (String, Strin
     (bucket_name(created_at, bucket), format!("{:013}#{id}", created_at.as_millisecond()))
 }
 
+/// A key of the order table, from [`order_key`] or [`order_key_of`].
+pub(crate) fn key_in_orders((bucket, sort): (String, String)) -> Item {
+    Item::from([("bucket".into(), s(bucket)), ("sort".into(), s(sort))])
+}
+
 /// [`order_key`] for the order of `task`. Children of an order are in one partition, not among submitted orders.
 #[must_use]
 pub fn order_key_of(task: &Task, buckets: u16) -> (String, String) {

@@ -3,13 +3,12 @@
 
 use crate::control::json;
 use crate::item::{self, Item, corrupt, n, s};
-use crate::list::{Filter, MAX_PAGE, Unreadable};
-use crate::state_store::{ATTENTION_INDEX, DUE_INDEX, DynamoStore};
+use crate::state_store::{DUE_INDEX, DynamoStore, put};
 use aws_sdk_dynamodb::types::{Put, TransactWriteItem};
 use shared::job::{Job, JobId, KEPT, Page};
 use shared::json::read_own;
-use shared::ports::{Error, JobStore, Listed};
-use shared::time::{Timestamp, plus};
+use shared::ports::Error;
+use shared::time::plus;
 
 /// The part of the due index with the jobs. Shards are numbers.
 const PART: &str = "jobs";
@@ -47,12 +46,11 @@ fn to_job(item: &Item) -> Result<Job, Error> {
 
 impl DynamoStore {
     fn put_page(&self, job: &Job, number: u32, page: &Page) -> TransactWriteItem {
-        let put = Put::builder()
+        put(Put::builder()
             .table_name(&self.state_table)
             .item("pk", s(page_key(&job.id, number)))
             .item("page", json(page))
-            .item("ttl", n(plus(job.created_at, KEPT).as_second()));
-        TransactWriteItem::builder().put(put.build().expect("all its parts are set")).build()
+            .item("ttl", n(plus(job.created_at, KEPT).as_second())))
     }
 
     /// Stores a new job with its pages; false if there is one with this id.
@@ -60,11 +58,10 @@ impl DynamoStore {
     /// # Errors
     /// The table failed.
     pub async fn create_job(&self, job: &Job, pages: &[Page]) -> Result<bool, Error> {
-        let put = Put::builder().table_name(&self.state_table).set_item(Some(from_job(job)));
-        let put = put.condition_expression("attribute_not_exists(pk)").build().expect("all its parts are set");
+        let first = Put::builder().table_name(&self.state_table).set_item(Some(from_job(job)));
+        let first = put(first.condition_expression("attribute_not_exists(pk)"));
         let pages = (0u32..).zip(pages).map(|(number, page)| self.put_page(job, number, page));
-        let all = std::iter::once(TransactWriteItem::builder().put(put).build()).chain(pages).collect();
-        self.transact(all, &format!("creating job {}", job.id)).await
+        self.transact(std::iter::once(first).chain(pages).collect(), &format!("creating job {}", job.id)).await
     }
 
     /// The ids of up to `limit` jobs, the newest first, from `cursor` on.
@@ -72,15 +69,15 @@ impl DynamoStore {
     /// # Errors
     /// The table failed, or the cursor is not one of ours.
     pub async fn jobs(&self, limit: usize, cursor: Option<&str>) -> Result<(Vec<JobId>, Option<String>), Error> {
-        let query = self.query(ATTENTION_INDEX).key_condition_expression("attention = :value");
-        let query = query.expression_attribute_values(":value", s(ATTENTION_JOB)).scan_index_forward(false);
-        let found = self.ids(query, limit, cursor, "the cursor").await?;
+        let found = self.attention_part(ATTENTION_JOB, limit, cursor, "the cursor").await?;
         Ok((found.ids.into_iter().map(|id| JobId(id.0)).collect(), found.next))
     }
-}
 
-impl JobStore for DynamoStore {
-    async fn open_jobs(&self, limit: usize) -> Result<Vec<JobId>, Error> {
+    /// Up to `limit` jobs that have something to do. The index lags; the record is the truth.
+    ///
+    /// # Errors
+    /// The table failed.
+    pub async fn open_jobs(&self, limit: usize) -> Result<Vec<JobId>, Error> {
         let query = self
             .query(DUE_INDEX)
             .key_condition_expression("#shard = :shard")
@@ -90,31 +87,36 @@ impl JobStore for DynamoStore {
         Ok(found.ids.into_iter().map(|id| JobId(id.0)).collect())
     }
 
-    async fn job(&self, id: &JobId) -> Result<Option<Job>, Error> {
+    /// The job as the last write left it.
+    ///
+    /// # Errors
+    /// The table failed, or the record cannot be read.
+    pub async fn job(&self, id: &JobId) -> Result<Option<Job>, Error> {
         self.record(&id.0, &format!("job {id}")).await?.as_ref().map(to_job).transpose()
     }
 
-    async fn page(&self, id: &JobId, number: u32) -> Result<Option<Page>, Error> {
+    /// A page of its orders.
+    ///
+    /// # Errors
+    /// The table failed, or the record cannot be read.
+    pub async fn page(&self, id: &JobId, number: u32) -> Result<Option<Page>, Error> {
         let what = format!("page {number} of job {id}");
         let Some(item) = self.record(&page_key(id, number), &what).await? else { return Ok(None) };
         let text = item::text(&item, "page", &what)?;
         read_own(text).map(Some).map_err(|e| corrupt(&what, shared::json::why_unread(&e, "attribute `page`")))
     }
 
-    async fn save_job(&self, job: &Job, seen: u64, page: Option<(u32, &Page)>) -> Result<bool, Error> {
-        let put = Put::builder()
+    /// Replaces version `seen` of the job, and the page of this number; neither if another version is stored.
+    ///
+    /// # Errors
+    /// The table failed.
+    pub async fn save_job(&self, job: &Job, seen: u64, page: Option<(u32, &Page)>) -> Result<bool, Error> {
+        let next = put(Put::builder()
             .table_name(&self.state_table)
             .set_item(Some(from_job(job)))
             .condition_expression("version = :seen")
-            .expression_attribute_values(":seen", n(seen));
-        let put = TransactWriteItem::builder().put(put.build().expect("all its parts are set")).build();
+            .expression_attribute_values(":seen", n(seen)));
         let page = page.map(|(number, page)| self.put_page(job, number, page));
-        self.transact(std::iter::once(put).chain(page).collect(), &format!("saving job {}", job.id)).await
-    }
-
-    async fn matching(&self, filter: &Filter, now: Timestamp, cursor: Option<&str>) -> Result<Listed, Error> {
-        let page = self.list(filter, now, MAX_PAGE, cursor).await?;
-        let damaged = page.unreadable.into_iter().map(|Unreadable { id, why }| (id, why)).collect();
-        Ok(Listed { tasks: page.tasks, damaged, next: page.next })
+        self.transact(std::iter::once(next).chain(page).collect(), &format!("saving job {}", job.id)).await
     }
 }

@@ -27,6 +27,9 @@ pub mod telemetry;
 pub mod traces;
 pub mod web;
 
+use std::ops::Deref;
+use std::sync::Arc;
+
 pub use clients::Clients;
 pub use config::Config;
 /// For functions that are compiled once, where they are written; every crate that awaits an `async fn` compiles its
@@ -37,8 +40,23 @@ pub use messenger::SqsMessenger;
 pub use reply_queues::ReplyQueues;
 pub use state_store::DynamoStore;
 
-/// The engine as it runs on AWS and on every endpoint that speaks its protocols.
-pub type Engine = shared::engine::Engine<DynamoStore, SqsMessenger>;
+/// The engine as it runs on AWS and on every endpoint that speaks its protocols, with its store, which keeps more than
+/// the engine asks for.
+#[derive(Clone)]
+pub struct Engine {
+    /// The engine.
+    pub engine: Arc<shared::engine::Engine>,
+    /// Its state store.
+    pub store: Arc<DynamoStore>,
+}
+
+impl Deref for Engine {
+    type Target = shared::engine::Engine;
+
+    fn deref(&self) -> &Self::Target {
+        &self.engine
+    }
+}
 
 /// The engine of one process, which logs and counts its saves.
 #[must_use]
@@ -54,10 +72,10 @@ pub fn observed_engine(
     clock: shared::engine::Clock,
     observer: Option<shared::engine::Observer>,
 ) -> Engine {
-    let store = DynamoStore::new(clients.dynamodb.clone(), config);
-    let messenger = SqsMessenger::new(clients, config);
+    let store = Arc::new(DynamoStore::new(clients.dynamodb.clone(), config));
+    let messenger = Arc::new(SqsMessenger::new(clients, config));
     let instance = config.instance.clone();
-    let observer: shared::engine::Observer = std::sync::Arc::new(move |save| {
+    let observer: shared::engine::Observer = Arc::new(move |save| {
         metrics::observe(save, &instance);
         if let Some(observer) = &observer {
             observer(save);
@@ -75,11 +93,12 @@ pub fn observed_engine(
         shards: config.shards,
         public_url: config.public_url.clone(),
     };
-    shared::engine::Engine::new(store, messenger, config)
+    let engine = Arc::new(shared::engine::Engine::new(Arc::clone(&store) as _, messenger, config));
+    Engine { engine, store }
 }
 
 /// The system's clock.
 #[must_use]
 pub fn wall_clock() -> shared::engine::Clock {
-    std::sync::Arc::new(jiff::Timestamp::now)
+    Arc::new(jiff::Timestamp::now)
 }

@@ -13,7 +13,7 @@ use futures::future::try_join_all;
 use futures::{StreamExt, TryStreamExt, stream};
 pub use shared::filter::Filter;
 use shared::order::Id;
-use shared::ports::{Error, StateStore};
+use shared::ports::{DuePage, Error, StateStore};
 use shared::task::{MAX_SHARDS, ProcessState, Task};
 use shared::time::{SignedDuration, Timestamp, plus};
 
@@ -77,8 +77,8 @@ impl DynamoStore {
     ) -> Result<Page, Error> {
         let limit = limit.clamp(1, MAX_PAGE);
         match attention_of(filter) {
-            _ if filter.is_of_waits() => self.list_waiting(filter, limit, cursor).await,
-            Some(value) => self.list_attention(filter, value, limit, cursor).await,
+            _ if filter.is_of_waits() => self.list_indexed(filter, None, limit, cursor).await,
+            Some(value) => self.list_indexed(filter, Some(value), limit, cursor).await,
             None => self.list_by_time(filter, now, limit, cursor).await,
         }
     }
@@ -89,53 +89,47 @@ impl DynamoStore {
     /// # Errors
     /// The tables failed.
     pub async fn list_aside(&self) -> Result<Page, Error> {
-        self.list_attention(&Filter::default(), ATTENTION_UNREADABLE, MAX_PAGE, None).await
-    }
-
-    /// The cursor of a page that begins after `task`, which was on a page of this filter.
-    fn cursor_after(&self, filter: &Filter, task: &Task) -> String {
-        match attention_of(filter) {
-            _ if filter.is_of_waits() => Waiting::of(task).cursor(),
-            None => item::order_key(&task.id, task.created_at, self.order_buckets).1,
-            Some(value) => to_cursor(&Item::from([
-                ("attention".into(), s(value)),
-                ("updated_at".into(), n(task.updated_at.as_millisecond())),
-                ("pk".into(), s(&task.id.0)),
-            ])),
-        }
+        self.list_indexed(&Filter::default(), Some(ATTENTION_UNREADABLE), MAX_PAGE, None).await
     }
 
     /// Whether a page of this filter could have ended with `cursor`.
     #[must_use]
     pub fn is_cursor(filter: &Filter, cursor: &str) -> bool {
-        if filter.is_of_waits() {
-            return cursor.len() <= MAX_CURSOR && Waiting::at(cursor).is_ok();
-        }
-        let Some(value) = attention_of(filter) else { return cursor.len() <= MAX_CURSOR && time_of(cursor).is_ok() };
-        let Some(key) = from_cursor(cursor, "cursor").ok().filter(|key| key.len() == 3 && cursor.len() <= MAX_CURSOR)
-        else {
+        if cursor.len() > MAX_CURSOR {
             return false;
-        };
-        key.get("attention") == Some(&s(value))
+        }
+        if filter.is_of_waits() {
+            return Waiting::at(cursor).is_ok();
+        }
+        let Some(value) = attention_of(filter) else { return time_of(cursor).is_ok() };
+        let Ok(key) = from_cursor(cursor, "cursor") else { return false };
+        key.len() == 3
+            && key.get("attention") == Some(&s(value))
             && item::number::<i64>(&key, "updated_at", "cursor").is_ok()
             && item::text(&key, "pk", "cursor").is_ok_and(|id| !id.is_empty())
     }
 
-    async fn list_attention(
+    /// A page from the sparse index: of the part with this value of `attention`, or of all parts in which a step waits.
+    async fn list_indexed(
         &self,
         filter: &Filter,
-        value: &str,
+        value: Option<&str>,
         limit: usize,
         cursor: Option<&str>,
     ) -> Result<Page, Error> {
-        let what = "orders that need attention";
         let mut page = Page { next: cursor.map(str::to_owned), ..Page::default() };
         let mut looked_at = 0;
         loop {
-            let query = self.query(ATTENTION_INDEX).key_condition_expression("attention = :value");
-            let query = query.expression_attribute_values(":value", s(value)).scan_index_forward(false);
             // At most what the page has room for, so that the index's own cursor serves as ours.
-            let found = self.ids(query, limit - page.tasks.len(), page.next.as_deref(), what).await?;
+            let (room, from) = (limit - page.tasks.len(), page.next.as_deref());
+            let found = match value {
+                Some(value) => self.attention_part(value, room, from, "orders that need attention").await?,
+                None => {
+                    let (found, more) = self.waiting(room, from).await?;
+                    let next = found.last().filter(|_| more).map(Waiting::cursor);
+                    DuePage { ids: found.into_iter().map(|one| one.id).collect(), next }
+                }
+            };
             looked_at += found.ids.len();
             for read in self.tasks(&found.ids).await? {
                 match read {
@@ -151,25 +145,17 @@ impl DynamoStore {
         }
     }
 
-    async fn list_waiting(&self, filter: &Filter, limit: usize, cursor: Option<&str>) -> Result<Page, Error> {
-        let mut page = Page { next: cursor.map(str::to_owned), ..Page::default() };
-        let mut looked_at = 0;
-        loop {
-            let (found, more) = self.waiting(limit - page.tasks.len(), page.next.as_deref()).await?;
-            looked_at += found.len();
-            let ids: Vec<Id> = found.iter().map(|one| one.id.clone()).collect();
-            for read in self.tasks(&ids).await? {
-                match read {
-                    Ok(task) if filter.fits(&task) => page.tasks.push(task),
-                    Ok(_) => {}
-                    Err(unreadable) => page.unreadable.push(unreadable),
-                }
-            }
-            page.next = found.last().filter(|_| more).map(Waiting::cursor);
-            if page.next.is_none() || page.tasks.len() >= limit || looked_at >= MAX_LOOKED_AT {
-                return Ok(page);
-            }
-        }
+    /// Ids under this value of `attention`, the latest change first.
+    pub(crate) async fn attention_part(
+        &self,
+        value: &str,
+        limit: usize,
+        cursor: Option<&str>,
+        what: &str,
+    ) -> Result<DuePage, Error> {
+        let query = self.query(ATTENTION_INDEX).key_condition_expression("attention = :value");
+        let query = query.expression_attribute_values(":value", s(value)).scan_index_forward(false);
+        self.ids(query, limit, cursor, what).await
     }
 
     /// Up to `limit` orders in which a step waits, oldest change first, from `cursor` on, and whether there are more.
@@ -266,7 +252,8 @@ impl DynamoStore {
                     }
                 }
                 if page.tasks.len() == limit {
-                    page.next = Some(self.cursor_after(filter, &page.tasks[limit - 1]));
+                    let last = &page.tasks[limit - 1];
+                    page.next = Some(item::order_key(&last.id, last.created_at, self.order_buckets).1);
                     return Ok(page);
                 }
             }
@@ -362,10 +349,6 @@ pub struct Waiting {
 }
 
 impl Waiting {
-    fn of(task: &Task) -> Self {
-        Self { id: task.id.clone(), changed: task.updated_at, shard: task.shard % MAX_SHARDS }
-    }
-
     fn read(item: &Item, what: &str) -> Result<Self, Error> {
         let shard = item::text(item, "attention", what)?.strip_prefix(item::ATTENTION_WAITING);
         let shard = shard.and_then(|shard| shard.parse().ok()).filter(|shard| *shard < MAX_SHARDS);

@@ -15,7 +15,7 @@ use futures::future::join_all;
 use serde_json::json;
 use shared::json;
 use shared::message::{Effect, ToScheduler};
-use shared::ports::{Error, Messenger};
+use shared::ports::{Error, Messenger, async_trait};
 use shared::time::SignedDuration;
 use std::collections::HashMap;
 
@@ -200,6 +200,7 @@ impl SqsMessenger {
     }
 }
 
+#[async_trait]
 impl Messenger for SqsMessenger {
     async fn send(&self, effects: Vec<Effect>) -> Vec<Result<(), Error>> {
         let (mut parcels, mut events) = (Vec::new(), Vec::new());

@@ -1,8 +1,8 @@
 //! A record as it is stored, readable or not, and the write that replaces it with a readable one.
 
 use crate::item::{self, ASIDE, ASIDE_TOLD, Item, n, s};
-use crate::state_store::DynamoStore;
-use aws_sdk_dynamodb::types::{AttributeValue, Put, TransactWriteItem, Update};
+use crate::state_store::{self, DynamoStore};
+use aws_sdk_dynamodb::types::{AttributeValue, Put};
 use shared::order::{self, Id};
 use shared::outputs;
 use shared::ports::Error;
@@ -109,17 +109,10 @@ impl DynamoStore {
                 None => format!("attribute_not_exists(#{name})"),
             });
         }
-        let put = put.condition_expression(is_same.join(" AND ")).build().expect("all its parts are set");
-        let mut all = vec![TransactWriteItem::builder().put(put).build()];
+        let put = state_store::put(put.condition_expression(is_same.join(" AND ")));
         // Its outputs stay, as the record does.
-        for hash in outputs::beside(task).into_iter().filter(|_| raw.item.contains_key("ttl")) {
-            let update = Update::builder()
-                .table_name(&self.state_table)
-                .key("pk", s(item::output_key(&task.id, hash)))
-                .update_expression("REMOVE #ttl")
-                .expression_attribute_names("#ttl", "ttl");
-            all.push(TransactWriteItem::builder().update(update.build().expect("all its parts are set")).build());
-        }
-        self.transact(all, &format!("mending task {}", task.id)).await
+        let outputs = outputs::beside(task).into_iter().filter(|_| raw.item.contains_key("ttl"));
+        let outputs = outputs.map(|hash| self.output_expires(&task.id, hash, None));
+        self.transact(std::iter::once(put).chain(outputs).collect(), &format!("mending task {}", task.id)).await
     }
 }

@@ -94,8 +94,7 @@ impl Redriver {
     /// # Errors
     /// SQS failed.
     pub async fn waiting(&self, name: &str) -> Result<u64, Error> {
-        let [count] = self.attributes(name, [QueueAttributeName::ApproximateNumberOfMessages]).await?;
-        Ok(count.parse().unwrap_or_default())
+        Ok(self.counts(name).await?.waiting)
     }
 
     /// The approximate message counts of the queue called `name`.

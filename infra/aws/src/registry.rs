@@ -6,10 +6,10 @@ use crate::control::json;
 use crate::item::{Item, corrupt, s, text};
 use crate::sdk_error::unavailable;
 use crate::sent::Sent;
-use crate::state_store::DynamoStore;
+use crate::state_store::{DynamoStore, put, update};
 use aws_sdk_dynamodb::operation::put_item::PutItemInput;
 use aws_sdk_dynamodb::operation::transact_write_items::TransactWriteItemsInput;
-use aws_sdk_dynamodb::types::{AttributeValue, Put, TransactWriteItem, Update};
+use aws_sdk_dynamodb::types::{AttributeValue, Put, Update};
 use jiff::fmt::serde::timestamp::millisecond;
 use serde::{Deserialize, Serialize};
 use shared::ports::{Error, StateStore};
@@ -201,33 +201,22 @@ impl DynamoStore {
         brought: Option<&Brought>,
     ) -> Result<bool, Error> {
         let what = format!("workflow `{name}`");
-        let update = Update::builder()
+        let pointer = Update::builder()
             .table_name(&self.state_table)
             .key("pk", s(KEY))
             .update_expression("SET #pointer = :next")
             .expression_attribute_names("#pointer", format!("{NAME}{name}"))
             .expression_attribute_values(":next", json(next));
-        let update = match seen {
-            None => update.condition_expression("attribute_not_exists(#pointer)"),
+        let pointer = match seen {
+            None => pointer.condition_expression("attribute_not_exists(#pointer)"),
             Some(seen) => {
-                update.condition_expression("#pointer = :seen").expression_attribute_values(":seen", seen.raw.clone())
+                pointer.condition_expression("#pointer = :seen").expression_attribute_values(":seen", seen.raw.clone())
             }
         };
         let entry = Entry { pointer: next.clone(), reason: reason.to_owned() };
-        let put = Put::builder()
-            .table_name(&self.state_table)
-            .item("pk", s(entry_key(name, next.version)))
-            .item("entry", json(&entry));
-        let built = |e| corrupt(&what, format!("{e}"));
-        let mut items = vec![
-            TransactWriteItem::builder().update(update.build().map_err(built)?).build(),
-            TransactWriteItem::builder().put(put.build().map_err(built)?).build(),
-        ];
-        if let Some(brought) = brought {
-            let put = Put::builder().table_name(&self.state_table).item("pk", s(brought_key(name)));
-            let put = put.item("brought", json(brought)).build().map_err(built)?;
-            items.push(TransactWriteItem::builder().put(put).build());
-        }
+        let record = |key: String| Put::builder().table_name(&self.state_table).item("pk", s(key));
+        let mut items = vec![update(pointer), put(record(entry_key(name, next.version)).item("entry", json(&entry)))];
+        items.extend(brought.map(|brought| put(record(brought_key(name)).item("brought", json(brought)))));
         for attempt in 1.. {
             let request = TransactWriteItemsInput::builder().set_transact_items(Some(items.clone()));
             let Err(error) = request.sent(&self.client).await else { return Ok(true) };
@@ -256,14 +245,14 @@ impl DynamoStore {
         let key = |version: &u64| Item::from([("pk".into(), s(entry_key(name, *version)))]);
         let keys: Vec<Item> = versions.iter().map(key).collect();
         let what = |n: usize| format!("change {} of workflow `{name}`", versions[n]);
-        let read = self.reads.get_all(Source::consistent(&self.state_table), &keys, what).await;
+        let read = self.get_all(Source::consistent(&self.state_table), &keys, what).await;
         let mut entries = Vec::with_capacity(read.len());
         for (n, item) in read.into_iter().enumerate() {
             let Some(item) = item? else { continue };
-            match text(&item, "entry", &what(n)).map(serde_json::from_str) {
-                Ok(Ok(entry)) => entries.push(entry),
-                Ok(Err(error)) => tracing::warn!(error = %error, "{} cannot be read", what(n)),
-                Err(error) => tracing::warn!(error = %error, "{} cannot be read", what(n)),
+            let read = text(&item, "entry", &what(n)).map_err(|e| e.to_string());
+            match read.and_then(|json| serde_json::from_str(json).map_err(|e| e.to_string())) {
+                Ok(entry) => entries.push(entry),
+                Err(error) => tracing::warn!(error, "{} cannot be read", what(n)),
             }
         }
         Ok(entries)

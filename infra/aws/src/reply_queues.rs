@@ -7,13 +7,14 @@ use std::str::FromStr;
 /// Longest name of a reply queue. SQS takes 80 characters, prefix and `notices-` included.
 const MAX_NAME: usize = 40;
 
-/// The tenants whose orders may name a queue.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Owners {
-    /// Every tenant.
-    Everyone,
-    /// These tenants.
-    Only(BTreeSet<String>),
+/// The tenants whose orders may name a queue, or [`EVERYONE`].
+type Owners = BTreeSet<String>;
+
+/// Stands for every tenant.
+const EVERYONE: &str = "*";
+
+fn include(owners: &Owners, tenant: &str) -> bool {
+    owners.contains(EVERYONE) || owners.contains(tenant)
 }
 
 /// The reply queues of a system, by name.
@@ -27,7 +28,7 @@ impl ReplyQueues {
     /// Whether orders of `tenant` may name this queue.
     #[must_use]
     pub fn allow(&self, name: &str, tenant: &str) -> bool {
-        self.0.get(name).is_some_and(|owners| owners.include(tenant))
+        self.0.get(name).is_some_and(|owners| include(owners, tenant))
     }
 
     /// The names of all queues.
@@ -37,7 +38,7 @@ impl ReplyQueues {
 
     /// The names of the queues that orders of `tenant` may name.
     pub fn names_of<'a>(&'a self, tenant: &'a str) -> impl Iterator<Item = &'a String> {
-        self.0.iter().filter(move |(_, owners)| owners.include(tenant)).map(|(name, _)| name)
+        self.0.iter().filter(move |(_, owners)| include(owners, tenant)).map(|(name, _)| name)
     }
 
     /// These queues and those of `other`.
@@ -60,26 +61,14 @@ impl ReplyQueues {
     }
 }
 
-impl Owners {
-    fn include(&self, tenant: &str) -> bool {
-        match self {
-            Self::Everyone => true,
-            Self::Only(tenants) => tenants.contains(tenant),
-        }
-    }
-
-    fn parse(text: &str, name: &str) -> Result<Self, String> {
-        if text.trim() == "*" {
-            return Ok(Self::Everyone);
-        }
-        let tenants: Vec<&str> = text.split(',').map(str::trim).collect();
-        match tenants.iter().find(|tenant| tenant.is_empty() || **tenant == "*") {
-            Some(&"*") => Err(format!(
-                "reply queue `{name}` has `*` among its tenants; to allow every tenant, write `{name}=*` alone"
-            )),
-            Some(_) => Err(format!("reply queue `{name}` has an empty tenant name; write {name}=TENANT,TENANT")),
-            None => Ok(Self::Only(tenants.into_iter().map(str::to_owned).collect())),
-        }
+fn owners(text: &str, name: &str) -> Result<Owners, String> {
+    let tenants: Vec<&str> = text.split(',').map(str::trim).collect();
+    match tenants.iter().find(|tenant| tenant.is_empty() || **tenant == EVERYONE && tenants.len() > 1) {
+        Some(&EVERYONE) => Err(format!(
+            "reply queue `{name}` has `*` among its tenants; to allow every tenant, write `{name}=*` alone"
+        )),
+        Some(_) => Err(format!("reply queue `{name}` has an empty tenant name; write {name}=TENANT,TENANT")),
+        None => Ok(tenants.into_iter().map(str::to_owned).collect()),
     }
 }
 
@@ -90,8 +79,8 @@ impl FromStr for ReplyQueues {
         let mut all = Self::default();
         for part in text.split(';').map(str::trim).filter(|part| !part.is_empty()) {
             let (name, owners) = match part.split_once('=') {
-                Some((name, owners)) => (name.trim(), Owners::parse(owners, name.trim())?),
-                None => (part, Owners::Only(BTreeSet::from([DEFAULT_TENANT.to_owned()]))),
+                Some((name, owners)) => (name.trim(), self::owners(owners, name.trim())?),
+                None => (part, BTreeSet::from([DEFAULT_TENANT.to_owned()])),
             };
             let is_good = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'_';
             if name.is_empty() || name.len() > MAX_NAME || !name.bytes().all(is_good) {

@@ -11,7 +11,7 @@ use aws_sdk_dynamodb::types::{
 };
 use aws_sdk_sqs::types::QueueAttributeName as Attribute;
 use shared::ports::Error;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 /// Receives of a message before it goes to the dead-letter queue.
 pub const MAX_RECEIVES: u32 = 5;
@@ -53,23 +53,16 @@ pub async fn create(
 ) -> Result<String, Error> {
     create_tables(clients, config).await?;
     let full = |name: &str| format!("{name_prefix}{name}");
-    let mut made = HashSet::new();
+    let mut arns = HashMap::new();
     for Consumed { name, of } in consumed(config) {
         let dead = full(&queue::dead(&of));
-        if made.insert(dead.clone()) {
-            create_queue(clients, &dead, &[]).await?;
+        if !arns.contains_key(&dead) {
+            let url = create_queue(clients, &dead, &[]).await?;
+            let request = clients.sqs.get_queue_attributes().queue_url(&url).attribute_names(Attribute::QueueArn);
+            let attributes = request.send().await.map_err(|e| unavailable(&dead, e))?.attributes.unwrap_or_default();
+            arns.insert(dead.clone(), attributes.get(&Attribute::QueueArn).cloned().unwrap_or_default());
         }
-        let dead = clients.sqs.get_queue_url().queue_name(&dead).send().await.map_err(|e| unavailable(&dead, e))?;
-        let dead = dead.queue_url.unwrap_or_default();
-        let attributes = clients
-            .sqs
-            .get_queue_attributes()
-            .queue_url(&dead)
-            .attribute_names(Attribute::QueueArn)
-            .send()
-            .await
-            .map_err(|e| unavailable(&dead, e))?;
-        let arn = attributes.attributes().and_then(|a| a.get(&Attribute::QueueArn)).cloned().unwrap_or_default();
+        let arn = &arns[&dead];
         let redrive = format!(r#"{{"deadLetterTargetArn":"{arn}","maxReceiveCount":{MAX_RECEIVES}}}"#);
         let wanted =
             [(Attribute::VisibilityTimeout, visibility_timeout_s.to_string()), (Attribute::RedrivePolicy, redrive)];

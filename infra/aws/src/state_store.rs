@@ -1,8 +1,8 @@
 //! The StateStore on DynamoDB: one conditional write per transition.
 
-use crate::batch_get::{Reads, Source};
+use crate::batch_get::Source;
 use crate::config::Config;
-use crate::item::{self, Item, corrupt, from_cursor, n, s, to_cursor};
+use crate::item::{self, Item, from_cursor, n, s, to_cursor};
 use crate::lease_store::DynamoLeases;
 use crate::sdk_error::{CONDITION, CONFLICT, is_done, unavailable};
 use crate::sent::{Caller, Sent};
@@ -12,6 +12,7 @@ use aws_sdk_dynamodb::operation::query::QueryInput;
 use aws_sdk_dynamodb::operation::query::builders::QueryInputBuilder;
 use aws_sdk_dynamodb::operation::transact_write_items::{TransactWriteItemsError, TransactWriteItemsInput};
 use aws_sdk_dynamodb::operation::update_item::UpdateItemInput;
+use aws_sdk_dynamodb::types::builders::{DeleteBuilder, PutBuilder, UpdateBuilder};
 use aws_sdk_dynamodb::types::{
     AttributeValue, Put, ReturnValue, ReturnValuesOnConditionCheckFailure, TransactWriteItem, Update,
 };
@@ -20,7 +21,7 @@ use shared::control::Agents;
 use shared::order::{Id, Order};
 use shared::outputs;
 use shared::overload::Waits;
-use shared::ports::{AttentionIndex, Created, DuePage, Error, Saved, StateStore};
+use shared::ports::{Created, DuePage, Error, Saved, StateStore, async_trait};
 use shared::registry::Pointers;
 use shared::strain::Strain;
 use shared::task::{Phase, Task, moved};
@@ -53,7 +54,6 @@ pub struct DynamoStore {
     pub(crate) shards: u16,
     pub(crate) retention: SignedDuration,
     leases: DynamoLeases,
-    pub(crate) reads: Reads,
     /// Whether ids are kept separately, and as of when.
     keeps_ids: Arc<Mutex<Option<(bool, Timestamp)>>>,
 }
@@ -64,7 +64,6 @@ impl DynamoStore {
     pub fn new(client: Caller<Client>, config: &Config) -> Self {
         Self {
             leases: DynamoLeases::new(client.clone(), &config.state_table),
-            reads: Reads(client.clone()),
             client,
             orders_table: config.orders_table.clone(),
             state_table: config.state_table.clone(),
@@ -77,7 +76,7 @@ impl DynamoStore {
 
     /// The item under `pk` in the state table, read consistently; `what` names it in errors.
     pub(crate) async fn record(&self, pk: &str, what: &str) -> Result<Option<Item>, Error> {
-        self.reads.get(Source::consistent(&self.state_table), Item::from([("pk".into(), s(pk))]), what).await
+        self.get(Source::consistent(&self.state_table), Item::from([("pk".into(), s(pk))]), what).await
     }
 
     pub(crate) fn query(&self, index: &str) -> QueryInputBuilder {
@@ -99,11 +98,6 @@ impl DynamoStore {
             answer.items().iter().map(|item| Ok(Id(item::text(item, "pk", what)?.to_owned()))).collect();
         let next = answer.last_evaluated_key.filter(|key| !key.is_empty());
         Ok(DuePage { ids: ids?, next: next.map(|key| to_cursor(&key)) })
-    }
-
-    fn order_key(&self, task: &Task, buckets: u16) -> Item {
-        let (bucket, sort) = item::order_key_of(task, buckets);
-        Item::from([("bucket".into(), s(bucket)), ("sort".into(), s(sort))])
     }
 
     /// Whether ids are kept separately. Once records may have been removed, their ids are checked forever, because an
@@ -136,44 +130,29 @@ impl DynamoStore {
         if beside.is_empty() || !expires || ttl.is_none() && !is_reopened {
             return None;
         }
-        let update = |hash: &Hash| {
-            let update = Update::builder()
-                .table_name(&self.state_table)
-                .key("pk", s(item::output_key(&task.id, hash)))
-                .expression_attribute_names("#ttl", "ttl");
-            let update = match ttl {
-                Some(ttl) => {
-                    update.update_expression("SET #ttl = :ttl").expression_attribute_values(":ttl", ttl.clone())
-                }
-                None => update.update_expression("REMOVE #ttl"),
-            };
-            TransactWriteItem::builder().update(update.build().expect("all its parts are set")).build()
-        };
-        Some(beside.into_iter().map(update).collect())
+        Some(beside.into_iter().map(|hash| self.output_expires(&task.id, hash, ttl)).collect())
     }
 
-    /// A save together with `others`.
-    async fn save_with(
-        &self,
-        task: &Task,
-        seen: u64,
-        item: Item,
-        others: Vec<TransactWriteItem>,
-        what: &str,
-    ) -> Result<Saved, Error> {
-        let put = Put::builder()
+    /// The write that makes an output beside a record expire, or no longer expire.
+    pub(crate) fn output_expires(&self, id: &Id, hash: &Hash, ttl: Option<&AttributeValue>) -> TransactWriteItem {
+        let change = Update::builder()
+            .table_name(&self.state_table)
+            .key("pk", s(item::output_key(id, hash)))
+            .expression_attribute_names("#ttl", "ttl");
+        update(match ttl {
+            Some(ttl) => change.update_expression("SET #ttl = :ttl").expression_attribute_values(":ttl", ttl.clone()),
+            None => change.update_expression("REMOVE #ttl"),
+        })
+    }
+
+    /// The write of a whole task over the version `seen`, if no newer supervisor wrote that.
+    pub(crate) fn put_as_seen(&self, item: Item, seen: u64, token: u64) -> TransactWriteItem {
+        put(Put::builder()
             .table_name(&self.state_table)
             .set_item(Some(item))
             .condition_expression(AS_SEEN)
             .expression_attribute_values(":seen", n(seen))
-            .expression_attribute_values(":token", n(task.lease_token))
-            .build();
-        let put = put.map_err(|e| Error::Unavailable { what: what.to_owned(), source: Box::new(e) })?;
-        let all: Vec<_> = std::iter::once(TransactWriteItem::builder().put(put).build()).chain(others).collect();
-        match self.transact(all, what).await? {
-            true => Ok(Saved::Applied),
-            false => Ok(Saved::Conflict(self.load(&task.id).await?.map(Box::new))),
-        }
+            .expression_attribute_values(":token", n(token)))
     }
 
     /// Writes all `items` or none; false if a condition of one fails.
@@ -213,18 +192,15 @@ impl DynamoStore {
 
     /// The order of a task that was created with fewer buckets.
     async fn order_of_fewer_buckets(&self, task: &Task) -> Result<Option<Item>, Error> {
-        let mut keys: Vec<Item> = Vec::new();
-        for key in (1..self.order_buckets).map(|buckets| self.order_key(task, buckets)) {
-            if !keys.contains(&key) {
-                keys.push(key);
-            }
-        }
-        let items = self.reads.get_written_once(&self.orders_table, &keys, |_| format!("order {}", task.id)).await;
+        let keys = (1..self.order_buckets).map(|buckets| item::key_in_orders(item::order_key_of(task, buckets)));
+        let keys = each_once(keys);
+        let items = self.get_written_once(&self.orders_table, &keys, |_| format!("order {}", task.id)).await;
         let items: Result<Vec<_>, Error> = items.into_iter().collect();
         Ok(items?.into_iter().flatten().next())
     }
 }
 
+#[async_trait]
 impl StateStore for DynamoStore {
     async fn expires(&self, task: &Task, now: Timestamp) -> Result<bool, Error> {
         let known = *self.keeps_ids.lock().unwrap_or_else(PoisonError::into_inner);
@@ -241,22 +217,19 @@ impl StateStore for DynamoStore {
 
     async fn create(&self, order: &Order, task: &Task) -> Result<Created, Error> {
         let what = format!("creating order {}", order.id);
-        let order =
-            item::from_order(order, self.order_buckets)?.into_iter().chain(self.order_key(task, self.order_buckets));
-        let mut order: Item = order.collect();
+        let mut order = item::from_order(order, self.order_buckets)?;
+        order.extend(item::key_in_orders(item::order_key_of(task, self.order_buckets)));
         let labels = item::labels_of(task, self.order_buckets);
         if !labels.is_empty() {
             order.insert(item::LABELS.into(), crate::control::json(&task.labels));
         }
         let used = task.expires.then(|| item::used_id(task));
         let task = item::from_task(task, self.retention)?;
-        let put = |table: &str, item: Item| Put::builder().table_name(table).set_item(Some(item));
-        let first = |item: Item| put(&self.state_table, item).condition_expression("attribute_not_exists(pk)");
-        let puts = [put(&self.orders_table, order), first(task)].into_iter().chain(used.map(first));
-        let puts = puts.chain(labels.into_iter().map(|item| put(&self.orders_table, item)));
-        let items: Result<Vec<_>, _> =
-            puts.map(|put| put.build().map(|put| TransactWriteItem::builder().put(put).build())).collect();
-        let items = items.map_err(|e| Error::Unavailable { what: what.clone(), source: Box::new(e) })?;
+        let whole = |table: &str, item: Item| Put::builder().table_name(table).set_item(Some(item));
+        let first = |item: Item| whole(&self.state_table, item).condition_expression("attribute_not_exists(pk)");
+        let puts = [whole(&self.orders_table, order), first(task)].into_iter().chain(used.map(first));
+        let puts = puts.chain(labels.into_iter().map(|item| whole(&self.orders_table, item)));
+        let items = puts.map(put).collect();
         Ok(if self.transact(items, &what).await? { Created::New } else { Created::Exists })
     }
 
@@ -268,7 +241,7 @@ impl StateStore for DynamoStore {
     async fn load_all(&self, ids: &[Id]) -> Vec<Result<Option<Task>, Error>> {
         let keys: Vec<_> = ids.iter().map(|id| Item::from([("pk".into(), s(&id.0))])).collect();
         let from = Source::consistent(&self.state_table);
-        let items = self.reads.get_all(from, &keys, |n| format!("task {}", ids[n])).await;
+        let items = self.get_all(from, &keys, |n| format!("task {}", ids[n])).await;
         items.into_iter().map(|item| item?.as_ref().map(item::to_task).transpose()).collect()
     }
 
@@ -276,7 +249,11 @@ impl StateStore for DynamoStore {
         let what = format!("saving task {}", task.id);
         let item = item::from_task(task, self.retention)?;
         if let Some(updates) = self.expiries(task, &item) {
-            return self.save_with(task, seen, item, updates, &what).await;
+            let save = self.put_as_seen(item, seen, task.lease_token);
+            return match self.transact(std::iter::once(save).chain(updates).collect(), &what).await? {
+                true => Ok(Saved::Applied),
+                false => Ok(Saved::Conflict(self.load(&task.id).await?.map(Box::new))),
+            };
         }
         for attempt in 1.. {
             let answer = PutItemInput::builder()
@@ -380,9 +357,10 @@ impl StateStore for DynamoStore {
     }
 
     async fn orders(&self, tasks: &[&Task]) -> Vec<Result<Option<Order>, Error>> {
-        let keys: Vec<_> = tasks.iter().map(|task| self.order_key(task, self.order_buckets)).collect();
+        let key = |task: &&Task| item::key_in_orders(item::order_key_of(task, self.order_buckets));
+        let keys: Vec<_> = tasks.iter().map(key).collect();
         let what = |n: usize| format!("order {}", tasks[n].id);
-        let mut items = self.reads.get_written_once(&self.orders_table, &keys, what).await;
+        let mut items = self.get_written_once(&self.orders_table, &keys, what).await;
         for (task, item) in tasks.iter().zip(&mut items) {
             if matches!(item, Ok(None)) {
                 *item = self.order_of_fewer_buckets(task).await;
@@ -403,7 +381,7 @@ impl StateStore for DynamoStore {
         let keys: Vec<_> =
             hashes.iter().map(|hash| Item::from([("pk".into(), s(item::output_key(id, hash)))])).collect();
         let what = |n: usize| format!("output {} of task {id}", hashes[n]);
-        let items = self.reads.get_written_once(&self.state_table, &keys, what).await;
+        let items = self.get_written_once(&self.state_table, &keys, what).await;
         let text = |(hash, item): (&Hash, Result<Option<Item>, Error>)| {
             let text = item?.and_then(|mut item| item.remove("output"));
             let text = text.and_then(|text| if let AttributeValue::S(text) = text { Some(text) } else { None });
@@ -427,10 +405,7 @@ impl StateStore for DynamoStore {
     }
 
     async fn workflow(&self, hash: &Hash) -> Result<Option<Workflow>, Error> {
-        let what = format!("workflow {hash}");
-        let Some(item) = self.record(&format!("workflow#{hash}"), &what).await? else { return Ok(None) };
-        let json = item::text(&item, "workflow", &what)?;
-        Workflow::recorded(json, hash).map(Some).map_err(|why| corrupt(&what, why))
+        Ok(self.definition(hash).await?.map(|definition| definition.workflow))
     }
 
     async fn agents(&self) -> Result<Agents, Error> {
@@ -448,9 +423,7 @@ impl StateStore for DynamoStore {
     async fn save_strain(&self, agent: &str, strain: &Strain, seen: Option<&Strain>) -> Result<bool, Error> {
         self.replace_strain(agent, strain, seen).await
     }
-}
 
-impl AttentionIndex for DynamoStore {
     async fn attention(&self, limit: u32, cursor: Option<&str>) -> Result<DuePage, Error> {
         let query = self.query(ATTENTION_INDEX).key_condition_expression("attention = :error");
         let query = query.expression_attribute_values(":error", s(item::ATTENTION_ERROR));
@@ -466,6 +439,32 @@ impl LeaseStore for DynamoStore {
     async fn replace(&self, lease: &Lease, seen: Option<&Lease>) -> Result<bool, leader::Error> {
         self.leases.replace(lease, seen).await
     }
+}
+
+/// These keys, each once.
+pub(crate) fn each_once(all: impl Iterator<Item = Item>) -> Vec<Item> {
+    let mut keys = Vec::new();
+    for key in all {
+        if !keys.contains(&key) {
+            keys.push(key);
+        }
+    }
+    keys
+}
+
+/// A part of a transaction; the caller has set its table, and its item or key.
+pub(crate) fn put(put: PutBuilder) -> TransactWriteItem {
+    TransactWriteItem::builder().put(put.build().expect("table and item are set")).build()
+}
+
+/// As [`put`].
+pub(crate) fn update(update: UpdateBuilder) -> TransactWriteItem {
+    TransactWriteItem::builder().update(update.build().expect("table, key and expression are set")).build()
+}
+
+/// As [`put`].
+pub(crate) fn delete(delete: DeleteBuilder) -> TransactWriteItem {
+    TransactWriteItem::builder().delete(delete.build().expect("table and key are set")).build()
 }
 
 /// Waits before another attempt at a write that collided with a transaction: at most 10, 20, 40 ms, at random.

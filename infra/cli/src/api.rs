@@ -5,6 +5,7 @@ use crate::args::{
     Watch,
 };
 use crate::client::{Error, segment};
+use crate::local::code;
 use crate::show::{self, Cell, from_now, table, time, when};
 use crate::stdout;
 use crate::{bulk, watch};
@@ -48,8 +49,8 @@ pub async fn run(command: Command) -> Result<ExitCode> {
         Command::Jobs(wanted) => return bulk::jobs(wanted).await,
         Command::Get(get) => self::get(get).await?,
         Command::History(One { id, at }) => {
-            let answer = at.api().await?.read(&format!("/orders/{}/history", segment(&id)?)).await?;
-            print(&at, &answer, |History { history, .. }| show::history(&history))?;
+            let path = format!("/orders/{}/history", segment(&id)?);
+            ask(&at, &path, |History { history, .. }| show::history(&history)).await?;
         }
         Command::List(list) => self::list(list).await?,
         Command::Overview(at) => ask(&at, "/overview", overview).await?,
@@ -107,7 +108,8 @@ pub fn print<T: DeserializeOwned>(at: &At, answer: &Value, people: impl FnOnce(T
     }
 }
 
-async fn ask<T: DeserializeOwned>(at: &At, path: &str, people: impl FnOnce(T) -> String) -> Result<()> {
+/// Prints the answer of a route.
+pub async fn ask<T: DeserializeOwned>(at: &At, path: &str, people: impl FnOnce(T) -> String) -> Result<()> {
     print(at, &at.api().await?.read(path).await?, people)
 }
 
@@ -216,14 +218,7 @@ async fn items(id: &str, state: &str, step: Option<String>, cursor: Option<usize
             ]
         };
         let rows: Vec<_> = items.iter().map(row).collect();
-        let mut out = match rows.is_empty() {
-            true => "no items found\n".to_owned(),
-            false => table(["item", "state", "order", "error"], &rows),
-        };
-        if let Some(next) = next {
-            let _ = writeln!(out, "more: --cursor {next}");
-        }
-        out
+        show::page("no items found", ["item", "state", "order", "error"], &rows, "", next)
     })
 }
 
@@ -363,16 +358,8 @@ async fn list(List { filter, limit, cursor, at }: List) -> Result<()> {
             ]
         };
         let rows: Vec<_> = orders.iter().map(row).collect();
-        let mut out = if rows.is_empty() {
-            "no orders found\n".to_owned()
-        } else {
-            table(["created", "order", "state", "workflow", "reference", "failures", "trouble or wait"], &rows)
-        };
-        out.push_str(&show::unreadable(&unreadable));
-        if let Some(cursor) = next {
-            let _ = writeln!(out, "more: --cursor {cursor}");
-        }
-        out
+        let header = ["created", "order", "state", "workflow", "reference", "failures", "trouble or wait"];
+        show::page("no orders found", header, &rows, &show::unreadable(&unreadable), next)
     })
 }
 
@@ -562,29 +549,33 @@ struct Acted {
     version: u64,
 }
 
-/// The exit code is 1 if a dry run finds that it is not allowed.
 async fn migrate(Migrate { id, to, dry_run, by, if_version, at }: Migrate) -> Result<ExitCode> {
     let body = by.body(json!({"to": to, "dry_run": dry_run, "if_version": if_version}));
-    let path = format!("/orders/{}/actions/{}", segment(&id)?, operator::migrate::NAME);
-    let answer = at.api().await?.post(&path, &body).await?;
-    let is_refused = answer["outcome"] == "not_allowed";
-    print(&at, &answer, migration)?;
-    Ok(if is_refused { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    change(&at, &id, operator::migrate::NAME, &body, migration).await
 }
 
-/// The exit code is 1 if a dry run finds that it is not allowed.
 async fn run_again(wish: RunAgain) -> Result<ExitCode> {
     let RunAgain { id, from, new_keys, without_undo, dry_run, by, if_version, at } = wish;
     let wish = json!({"from": from, "new_keys": new_keys, "without_undo": without_undo, "dry_run": dry_run, "if_version": if_version});
-    let path = format!("/orders/{}/actions/{}", segment(&id)?, again::NAME);
-    let answer = at.api().await?.post(&path, &by.body(wish)).await?;
-    let is_refused = answer["outcome"] == "not_allowed";
-    print(&at, &answer, ran_again)?;
-    Ok(if is_refused { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    change(&at, &id, again::NAME, &by.body(wish), ran_again).await
+}
+
+/// The exit code is 1 if a dry run finds that it is not allowed.
+async fn change<T: DeserializeOwned>(
+    at: &At,
+    id: &str,
+    name: &str,
+    body: &Value,
+    people: impl FnOnce(T) -> String,
+) -> Result<ExitCode> {
+    let path = format!("/orders/{}/actions/{name}", segment(id)?);
+    let answer = at.api().await?.post(&path, body).await?;
+    print(at, &answer, people)?;
+    Ok(code(answer["outcome"] != "not_allowed"))
 }
 
 fn ran_again(report: again::Report) -> String {
-    let again::Report { outcome, why, waits_until, .. } = &report;
+    let again::Report { outcome, why, waits_until, plan, .. } = &report;
     let mut out = match &**outcome {
         "applied" => "recorded; `stepwarden get` shows how far it is\n".to_owned(),
         "repeated" => "already recorded\n".into(),
@@ -602,12 +593,12 @@ fn ran_again(report: again::Report) -> String {
         );
     }
     for (title, steps) in [
-        ("undone first, in this sequence", &report.undone_first),
-        ("not undone, because they have no undo", &report.stays),
-        ("done again", &report.again),
-        ("with a new idempotency key", &report.new_keys),
-        ("with the old key, so the service answers as it did", &report.old_keys),
-        ("starting another order instead of the earlier one", &report.new_orders),
+        ("undone first, in this sequence", &plan.undone_first),
+        ("not undone, because they have no undo", &plan.stays),
+        ("done again", &plan.again),
+        ("with a new idempotency key", &plan.new_keys),
+        ("with the old key, so the service answers as it did", &plan.old_keys),
+        ("starting another order instead of the earlier one", &plan.new_orders),
     ] {
         if !steps.is_empty() {
             let _ = writeln!(out, "  {title}: {}", steps.join(", "));
@@ -617,7 +608,7 @@ fn ran_again(report: again::Report) -> String {
 }
 
 fn migration(report: Report) -> String {
-    let Report { outcome, from, to, why, waits_until, .. } = &report;
+    let Report { outcome, from, to, why, waits_until, plan, .. } = &report;
     let said = match &**outcome {
         "applied" => "done",
         "waits" => {
@@ -641,17 +632,17 @@ fn migration(report: Report) -> String {
         let _ = writeln!(out, "  waits until {}", when(*time, Timestamp::now()));
     }
     for (title, steps) in [
-        ("tried again", &report.again),
-        ("added", &report.added),
-        ("left out", &report.left_out),
-        ("changed", &report.changed),
-        ("undone differently", &report.undone_differently),
+        ("tried again", &plan.again),
+        ("added", &plan.added),
+        ("left out", &plan.left_out),
+        ("changed", &plan.changed),
+        ("undone differently", &plan.undone_differently),
     ] {
         if !steps.is_empty() {
             let _ = writeln!(out, "  {title}: {}", steps.join(", "));
         }
     }
-    for doubt in &report.doubts {
+    for doubt in &plan.doubts {
         let _ = writeln!(out, "  {doubt}");
     }
     out

@@ -1,16 +1,18 @@
 //! `bulk` starts a job of the system and follows it; `jobs` shows jobs, and pauses, resumes and aborts them. The job goes
 //! on whatever becomes of this process.
 
-use crate::api::{new_key, print};
+use crate::api::{ask, new_key, print, read};
 use crate::args::{At, Bulk, JobVerb, JobWhy, Jobs};
 use crate::client::{Api, segment};
-use crate::show::{self, Cell, painted, table, when};
+use crate::local::code;
+use crate::show::{self, Cell, painted, when};
 use crate::stdout;
 use anyhow::{Context, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use jiff::Timestamp;
 use operator::jobs::{Jobs as Rows, Results, Status};
 use reqwest::Method;
+use serde::Serialize;
 use serde_json::{Value, json};
 use shared::job::{Item, State};
 use std::fmt::Write as _;
@@ -64,8 +66,7 @@ pub async fn jobs(Jobs { verb, cursor, at }: Jobs) -> Result<ExitCode> {
             print(&at, &answer, list)?;
         }
         Some(JobVerb::Show { id, at }) => {
-            let answer = at.api().await?.read(&format!("/jobs/{}", segment(&id)?)).await?;
-            print(&at, &answer, status)?;
+            ask(&at, &format!("/jobs/{}", segment(&id)?), status).await?;
         }
         Some(JobVerb::Follow { id, at }) => return follow(&at.api().await?, &at, segment(&id)?).await,
         Some(JobVerb::Results { id, failed, at }) => {
@@ -96,8 +97,7 @@ async fn follow(api: &Api, at: &At, id: &str) -> Result<ExitCode> {
                 let Some(job) = show::read::<Status>(&answer) else { break answer };
                 bar.set_length(job.found.into());
                 bar.set_position(job.counts.all().into());
-                let word = serde_json::to_value(job.state).unwrap_or_default();
-                bar.set_message(format!("{}, {} failed", word.as_str().unwrap_or_default(), job.counts.failed));
+                bar.set_message(format!("{}, {} failed", word(job.state), job.counts.failed));
                 if job.state.is_final() || job.state == State::Paused {
                     break answer;
                 }
@@ -123,8 +123,7 @@ async fn follow(api: &Api, at: &At, id: &str) -> Result<ExitCode> {
         results.iter().filter(|item| item.outcome.is_some()).try_for_each(line)?;
         crate::say!("{}", sum(&job));
     }
-    let is_good = job.state == State::Done && job.counts.failed == 0;
-    Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(code(job.state == State::Done && job.counts.failed == 0))
 }
 
 fn sum(job: &Status) -> String {
@@ -164,9 +163,8 @@ async fn results(api: &Api, id: &str, failed: bool) -> Result<Vec<Item>> {
 }
 
 fn line(item: &Item) -> Result<()> {
-    let outcome = item.outcome.and_then(|outcome| serde_json::to_value(outcome).ok());
-    let outcome = outcome.as_ref().and_then(Value::as_str).unwrap_or("to come");
-    let line = format!("{}  {}  {}", item.order_id, painted(outcome, 11), item.why.as_deref().unwrap_or_default());
+    let outcome = item.outcome.map_or_else(|| "to come".into(), word);
+    let line = format!("{}  {}  {}", item.order_id, painted(&outcome, 11), item.why.as_deref().unwrap_or_default());
     stdout::styled(&format!("{}\n", line.trim_end()))
 }
 
@@ -183,24 +181,16 @@ fn list(Rows { jobs, unreadable, next }: Rows) -> String {
         ]
     };
     let rows: Vec<_> = jobs.iter().map(row).collect();
-    let mut out = match rows.is_empty() {
-        true => "no jobs found\n".to_owned(),
-        false => table(["started", "job", "state", "act and orders", "done", "failed"], &rows),
-    };
-    for id in unreadable {
-        let _ = writeln!(out, "unreadable {id}");
-    }
-    if let Some(cursor) = next {
-        let _ = writeln!(out, "more: --cursor {cursor}");
-    }
-    out
+    let unreadable: String = unreadable.iter().map(|id| format!("unreadable {id}\n")).collect();
+    let header = ["started", "job", "state", "act and orders", "done", "failed"];
+    show::page("no jobs found", header, &rows, &unreadable, next)
 }
 
-fn word(state: State) -> String {
-    serde_json::to_value(state).ok().and_then(|word| word.as_str().map(str::to_owned)).unwrap_or_default()
+/// A state or an outcome, as the API writes it.
+fn word(of: impl Serialize) -> String {
+    serde_json::to_value(of).ok().and_then(|word| word.as_str().map(str::to_owned)).unwrap_or_default()
 }
 
-#[allow(clippy::needless_pass_by_value)]
 fn status(job: Status) -> String {
     let now = Timestamp::now();
     let mut out = format!("{}  {}  {}\n", job.job_id, job.action, word(job.state));
@@ -213,14 +203,9 @@ fn status(job: Status) -> String {
         ("done by", job.done_by.map(|at| when(at, now))),
         ("ended", job.ended_at.map(|at| when(at, now))),
     ];
-    for (label, text) in lines {
-        if let Some(text) = text {
-            let _ = writeln!(out, "  {label:<10} {text}");
-        }
-    }
+    out += &show::fields(lines);
     for note in &job.notes {
-        let what = serde_json::to_value(note.what).unwrap_or_default();
-        let what = what.as_str().unwrap_or_default();
+        let what = word(note.what);
         let _ = writeln!(out, "  {what:<10} {} by {}: {}", when(note.at, now), note.by, note.reason);
     }
     out
@@ -238,10 +223,9 @@ fn filter(wanted: &Bulk) -> Result<Value> {
 
 /// The ids in a file, one a line, or on standard input for `-`.
 fn ids(path: &Path) -> Result<Vec<String>> {
-    let text = if path.as_os_str() == "-" {
-        std::io::read_to_string(std::io::stdin()).context("reading standard input")?
-    } else {
-        std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?
-    };
+    let text = read(path).with_context(|| match path.to_str() {
+        Some("-") => "reading standard input".to_owned(),
+        _ => format!("reading {}", path.display()),
+    })?;
     Ok(text.lines().filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect())
 }

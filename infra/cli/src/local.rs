@@ -201,7 +201,7 @@ fn signals() -> Result<impl Future<Output = ()>> {
     })
 }
 
-fn code(is_clean: bool) -> ExitCode {
+pub fn code(is_clean: bool) -> ExitCode {
     if is_clean { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 

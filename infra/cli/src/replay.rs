@@ -6,7 +6,6 @@ use crate::args::Simulate;
 use crate::show;
 use crate::stdout;
 use anyhow::Result;
-use shared::message::HistoryEntry;
 use shared::visible::visible;
 use std::fmt::Write as _;
 use stepwarden_local::start_error::StartError;
@@ -66,14 +65,7 @@ fn words(replayed: &Replayed, is_trial: bool) -> String {
         let _ = writeln!(out, "  {}: {export} in the export, {replay} in the replay", visible(&difference.what));
     }
     if !replayed.history.is_empty() && (!same || is_trial) {
-        let shown = |entry: &HistoryEntry| HistoryEntry {
-            detail: entry.detail.as_ref().map(|detail| visible(detail).into_owned()),
-            ..entry.clone()
-        };
-        let history: Vec<HistoryEntry> = replayed.history.iter().map(shown).collect();
-        for line in show::events(&history).lines() {
-            let _ = writeln!(out, "  {line}");
-        }
+        out += &show::events(&replayed.history, "  ");
     }
     out
 }

@@ -7,7 +7,6 @@ use crate::show;
 use crate::simulate::{one, quoted};
 use crate::stdout;
 use anyhow::Result;
-use shared::message::HistoryEntry;
 use shared::visible::visible;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -120,16 +119,5 @@ fn report(outcome: &Outcome) -> String {
         let _ =
             writeln!(out, "        `{names}` has no answer in the scenario, so it got an empty one with status 200");
     }
-    let history: Vec<HistoryEntry> = outcome
-        .history
-        .iter()
-        .map(|entry| HistoryEntry {
-            detail: entry.detail.as_ref().map(|detail| visible(detail).into_owned()),
-            ..entry.clone()
-        })
-        .collect();
-    for line in show::events(&history).lines() {
-        let _ = writeln!(out, "        {line}");
-    }
-    out
+    out + &show::events(&outcome.history, "        ")
 }

@@ -9,7 +9,7 @@ use serde_json::Value;
 use shared::message::HistoryEntry;
 use shared::view::{ItemsStatus, ProgressStatus, Status, StepStatus};
 use shared::visible::visible;
-use std::fmt::Write as _;
+use std::fmt::{Display, Write as _};
 
 /// A cell of a table.
 pub struct Cell(String, Style);
@@ -40,6 +40,22 @@ pub fn table<const N: usize>(header: [&str; N], rows: &[[Cell; N]]) -> String {
             let _ = write!(line, "{style}{text}{style:#}{:pad$}", "");
         }
         let _ = writeln!(out, "{}", line.trim_end());
+    }
+    out
+}
+
+/// The same for a page of a list: `none` if it has no rows, and `more` between it and how to see the next page.
+pub fn page<const N: usize>(
+    none: &str,
+    header: [&str; N],
+    rows: &[[Cell; N]],
+    more: &str,
+    next: Option<impl Display>,
+) -> String {
+    let mut out = if rows.is_empty() { format!("{none}\n") } else { table(header, rows) };
+    out += more;
+    if let Some(cursor) = next {
+        let _ = writeln!(out, "more: --cursor {cursor}");
     }
     out
 }
@@ -143,11 +159,7 @@ pub fn order(order: &Status, now: Timestamp) -> String {
         ("undo", undo_wait(order, now)),
         ("output", order.output.as_ref().map(Value::to_string)),
     ];
-    for (label, text) in lines {
-        if let Some(text) = text.filter(|text| !text.is_empty()) {
-            let _ = writeln!(out, "  {label:<10} {text}");
-        }
-    }
+    out += &fields(lines);
     let width = name_width(order);
     for step in &order.steps {
         let _ = writeln!(out, "  {:<width$}  {}", step.name, self::step(step, now));
@@ -162,6 +174,12 @@ pub fn order(order: &Status, now: Timestamp) -> String {
         let _ = writeln!(out, "  event `{}`{by}, key `{}`: {what}", event.name, event.key);
     }
     out
+}
+
+/// A line for each field that has a text.
+pub fn fields(all: impl IntoIterator<Item = (&'static str, Option<String>)>) -> String {
+    let told = all.into_iter().filter_map(|(label, text)| Some((label, text.filter(|text| !text.is_empty())?)));
+    told.map(|(label, text)| format!("  {label:<10} {text}\n")).collect()
 }
 
 /// Labels as people read them.
@@ -245,10 +263,13 @@ pub fn history(entries: &[HistoryEntry]) -> String {
     table(["at", "since", "event", "step", "try", "detail"], &rows)
 }
 
-/// The same without the time of day.
-pub fn events(entries: &[HistoryEntry]) -> String {
-    let rows: Vec<_> = entries.iter().map(|entry| event(entry, entries[0].at).map(Cell::from)).collect();
-    table(["since", "event", "step", "try", "detail"], &rows)
+/// The same without the time of day, each line behind `indent`. These entries come from a run on this machine, so
+/// [`read`] has not escaped them.
+pub fn events(entries: &[HistoryEntry], indent: &str) -> String {
+    let row = |entry: &HistoryEntry| event(entry, entries[0].at).map(|text| Cell::from(&*visible(&text)));
+    let rows: Vec<_> = entries.iter().map(row).collect();
+    let all = table(["since", "event", "step", "try", "detail"], &rows);
+    all.lines().map(|line| format!("{indent}{line}\n")).collect()
 }
 
 fn event(entry: &HistoryEntry, first: Timestamp) -> [String; 5] {

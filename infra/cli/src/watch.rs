@@ -7,7 +7,6 @@ use anyhow::{Result, bail};
 use indicatif::ProgressBar;
 use jiff::Timestamp;
 use serde::Deserialize;
-use serde_json::Value;
 use shared::task::ProcessState;
 use shared::view::Status;
 use std::collections::HashMap;
@@ -46,7 +45,10 @@ pub async fn run(api: &Api, id: &str, timeout: Duration, json: bool) -> Result<E
                 bar.set_message(format!("{id} {}", state.as_ref().map_or("", |state| state.name())));
                 bar.suspend(|| match show::read(&order).filter(|_| !json) {
                     Some(known) => tell(&known, &mut seen),
-                    None => print(&order),
+                    None => {
+                        crate::say!("{order}");
+                        Ok(())
+                    }
                 })?;
                 match state {
                     Ok(ProcessState::Processed) => return Ok(ExitCode::SUCCESS),
@@ -85,11 +87,6 @@ fn pause(error: &Error) -> Duration {
         Error::Refused(refusal) => refusal.body["retry_after_s"].as_u64().map_or(AGAIN, Duration::from_secs),
         Error::NoAnswer { .. } | Error::Token { .. } | Error::Aws { .. } | Error::Name(_) | Error::File(_) => AGAIN,
     }
-}
-
-fn print(order: &Value) -> Result<()> {
-    crate::say!("{order}");
-    Ok(())
 }
 
 /// When something happened: the time of day, with the date before it if that was another day.

@@ -1,6 +1,6 @@
 //! `workflows`: definitions of a running system, and files checked without one.
 
-use crate::api::{print, read};
+use crate::api::{ask, print, read};
 use crate::args::At;
 use crate::args::workflows::{Activate, Change, Check, Diff, Explain, How, Put, Show, Workflows};
 use crate::client::{Error, segment};
@@ -26,10 +26,9 @@ use std::process::ExitCode;
 /// Runs it.
 pub async fn run(command: Workflows) -> Result<ExitCode> {
     match command {
-        Workflows::List(at) => print(&at, &at.api().await?.read("/workflows").await?, list)?,
+        Workflows::List(at) => ask(&at, "/workflows", list).await?,
         Workflows::Show(Show { name, hash: None, at }) => {
-            let answer = at.api().await?.read(&format!("/workflows/{}", segment(&name)?)).await?;
-            print(&at, &answer, details)?;
+            ask(&at, &format!("/workflows/{}", segment(&name)?), details).await?;
         }
         Workflows::Show(Show { name, hash: Some(hash), at }) => {
             let path = format!("/workflows/{}/{}", segment(&name)?, segment(&hash)?);
@@ -248,14 +247,11 @@ fn details(Details { row, history, next }: Details) -> String {
 fn definition(at: &At, answer: &Value) -> Result<()> {
     let known: Option<Definition> = (!at.json).then(|| serde_json::from_value(answer.clone()).ok()).flatten();
     match known {
-        Some(Definition { toml: Some(toml), .. }) => {
-            crate::say!("{}", toml.trim_end());
-            Ok(())
-        }
+        Some(Definition { toml: Some(toml), .. }) => crate::say!("{}", toml.trim_end()),
         Some(Definition { definition, .. }) => {
             crate::say!("{}", serde_json::to_string_pretty(&definition).context("printing the definition")?);
-            Ok(())
         }
-        None => print(at, answer, |_: Definition| String::new()),
+        None => print(at, answer, |_: Definition| String::new())?,
     }
+    Ok(())
 }

@@ -5,9 +5,10 @@ mod common;
 #[path = "../../../shared/agent/examples/stock.rs"]
 mod stock;
 
-use common::{Up, program};
+use common::record::call;
+use common::{Up, block, failed, folder, program, start_remotes};
 use serde_json::{Value, json};
-use std::io::{BufRead, BufReader, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -16,15 +17,6 @@ const URLS: &str = include_str!("../../../examples/workflows/urls.toml");
 const GIFT: &str = include_str!("../../../tests/agents/workflows/gift.toml");
 const PATIENCE: Duration = Duration::from_secs(60);
 
-fn folder(files: &[(&str, &str)]) -> tempfile::TempDir {
-    let dir = tempfile::tempdir().unwrap();
-    std::fs::create_dir(dir.path().join("flows")).unwrap();
-    for (name, text) in files {
-        std::fs::write(dir.path().join("flows").join(name), text).unwrap();
-    }
-    dir
-}
-
 /// Runs a command to its end, with `input` on its standard input.
 fn output(mut command: Command, input: &str) -> Output {
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -32,24 +24,30 @@ fn output(mut command: Command, input: &str) -> Output {
     child.wait_with_output().unwrap()
 }
 
+/// Runs a verb of a system at `url`.
+fn verb(dir: &Path, url: &str, args: &[&str], input: &str) -> Output {
+    let mut command = program(dir, args);
+    command.env("STEPWARDEN_URL", url);
+    output(command, input)
+}
+
+/// The JSON that a verb prints.
+fn json_of(output: Output) -> Value {
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {output:?}"))
+}
+
 fn refused(dir: &Path, args: &[&str], words: &[&str]) {
-    let output = output(program(dir, args), "");
-    let text = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(2), "{args:?}: {text}");
-    for word in words {
-        assert!(text.contains(word), "{args:?}: `{word}` is missing: {text}");
-    }
+    failed(&output(program(dir, args), ""), 2, words);
 }
 
 // The example of docs/workflows.md, with this test's services and ports.
 #[test]
 fn the_example_of_urls_runs_an_order_and_asks_for_its_secret() {
     let empty = tempfile::tempdir().unwrap();
-    let mut remotes = program(empty.path(), &["remotes", "--port", "0"]).stdout(Stdio::piped()).spawn().unwrap();
-    let url = BufReader::new(remotes.stdout.take().unwrap()).lines().next().unwrap().unwrap();
+    let (_remotes, url) = start_remotes(empty.path(), &["--port", "0"]);
     let text = URLS.replace("http://localhost:8082", &url);
     assert_eq!(text.matches(&url).count(), 6, "{text}");
-    let dir = folder(&[("urls.toml", &text)]);
+    let dir = folder("flows", &[("urls", &text)]);
     let up = ["--port", "0", "--memory", "--workflows", "flows"];
     let all: Vec<&str> = ["up"].iter().chain(&up).copied().collect();
     refused(dir.path(), &all, &["step `charge`", "secret `shop-token`", "set STEPWARDEN_SECRET_SHOP_TOKEN"]);
@@ -58,11 +56,9 @@ fn the_example_of_urls_runs_an_order_and_asks_for_its_secret() {
     command.env("STEPWARDEN_SECRET_SHOP_TOKEN", "s3cret-7");
     let system = Up::of(command);
     let verb = |args: &[&str], input: &str| {
-        let mut command = program(dir.path(), args);
-        command.env("STEPWARDEN_URL", &system.url);
-        let output = output(command, input);
+        let output = verb(dir.path(), &system.url, args, input);
         assert!(output.status.success(), "{args:?}: {output:?}");
-        serde_json::from_slice::<Value>(&output.stdout).unwrap_or_else(|e| panic!("{args:?}: {e}: {output:?}"))
+        json_of(output)
     };
     let accepted = verb(&["submit", "-", "--workflow", "urls", "--json"], r#"{"total_cents": 1250}"#);
     let id = accepted["order_id"].as_str().unwrap();
@@ -79,15 +75,12 @@ fn the_example_of_urls_runs_an_order_and_asks_for_its_secret() {
     assert!(charged["output"].as_str().unwrap().starts_with("chg-"), "the part that `output` points at: {charged}");
     let history = verb(&["history", id, "--json"], "");
     assert!(!format!("{order}{history}").contains("s3cret-7"));
-    drop(system);
-    remotes.kill().unwrap();
-    remotes.wait().unwrap();
 }
 
 // B7: a user's own workflow with URLs and with an external agent, under faults in virtual time.
 #[test]
 fn workflows_of_urls_and_of_external_agents_can_be_simulated() {
-    let dir = folder(&[("urls.toml", URLS), ("gift.toml", GIFT)]);
+    let dir = folder("flows", &[("urls", URLS), ("gift", GIFT)]);
     for args in [
         &["simulate", "flows/urls.toml", "--seeds", "40", "--json"][..],
         &["simulate", "flows/gift.toml", "--external-agent", "gift-wrap", "--seeds", "40", "--json"],
@@ -101,11 +94,10 @@ fn workflows_of_urls_and_of_external_agents_can_be_simulated() {
 // Other seeds are another test: the first seed can be set, as long as the seeds after it are still numbers of 64 bits.
 #[test]
 fn a_simulation_begins_at_any_seed() {
-    let dir = folder(&[("urls.toml", URLS)]);
+    let dir = folder("flows", &[("urls", URLS)]);
     let simulate = |more: &[&str]| output(program(dir.path(), &[&["simulate", "flows/urls.toml"], more].concat()), "");
     let first = |more: &[&str]| {
-        let output = simulate(&[more, &["--seeds", "2", "--json"]].concat());
-        let report: Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
+        let report = json_of(simulate(&[more, &["--seeds", "2", "--json"]].concat()));
         assert_eq!(report["runs"], 2);
         report["first"].as_u64()
     };
@@ -114,15 +106,13 @@ fn a_simulation_begins_at_any_seed() {
     let last = (u64::MAX - 1_000_000).to_string();
     assert_eq!(first(&["--first", &last]), last.parse().ok());
     for wrong in [&["--first", "18446744073709551615"][..], &["--first", "1", "--seed", "1"], &["--seeds", "1000001"]] {
-        let output = simulate(wrong);
-        assert_eq!(output.status.code(), Some(2), "{wrong:?}");
-        assert!(String::from_utf8_lossy(&output.stderr).contains(wrong[0]), "{wrong:?}");
+        failed(&simulate(wrong), 2, &wrong[..1]);
     }
 }
 
 #[test]
 fn an_external_agent_has_to_be_named_and_named_well() {
-    let dir = folder(&[("gift.toml", GIFT)]);
+    let dir = folder("flows", &[("gift", GIFT)]);
     let up = |agents: &[&'static str]| -> Vec<&str> {
         let named = agents.iter().flat_map(|agent| ["--external-agent", agent]);
         ["up", "--port", "0", "--memory", "--workflows", "flows"].into_iter().chain(named).collect()
@@ -161,14 +151,19 @@ impl Shop {
     }
 
     fn verb(&self, args: &[&str], input: &str) -> Output {
-        let mut command = program(&self.folder, args);
-        command.env("STEPWARDEN_URL", &self.system.url);
-        output(command, input)
+        verb(&self.folder, &self.system.url, args, input)
+    }
+
+    /// The order of the folder is processed, and one that cannot be packed is undone.
+    fn works_off_its_orders(&self) {
+        let processed = self.verb(&["submit", "order.json", "--wait"], "");
+        assert!(processed.status.success(), "{processed:?}");
+        let undone = self.verb(&["submit", "-", "--wait"], r#"{"item": "piano", "quantity": 1}"#);
+        assert_eq!(undone.status.code(), Some(3), "{undone:?}");
     }
 
     fn json(&self, args: &[&str]) -> Value {
-        let output = self.verb(&[args, &["--json"]].concat(), "");
-        serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{args:?}: {e}: {output:?}"))
+        json_of(self.verb(&[args, &["--json"]].concat(), ""))
     }
 
     fn edit(&self, file: &str, change: impl FnOnce(String) -> String) {
@@ -218,13 +213,8 @@ fn a_new_folder_is_tested_and_runs_an_order() {
         let output = shop.verb(args, "");
         assert!(output.status.success(), "{args:?}: {output:?}");
     }
-    let processed = shop.verb(&["submit", "order.json", "--wait"], "");
-    assert!(processed.status.success(), "{processed:?}");
-    let refused = shop.verb(&["submit", "-", "--wait"], r#"{"item": "lamp"}"#);
-    assert_eq!(refused.status.code(), Some(2), "{refused:?}");
-    assert!(String::from_utf8_lossy(&refused.stderr).contains("input.quantity: is required"), "{refused:?}");
-    let undone = shop.verb(&["submit", "-", "--wait"], r#"{"item": "piano", "quantity": 1}"#);
-    assert_eq!(undone.status.code(), Some(3), "{undone:?}");
+    failed(&shop.verb(&["submit", "-", "--wait"], r#"{"item": "lamp"}"#), 2, &["input.quantity: is required"]);
+    shop.works_off_its_orders();
     shop.logged("stock: released ord_", 1);
 }
 
@@ -253,10 +243,7 @@ fn a_new_folder_in_rust_runs_an_order() {
     assert_eq!(text, include_str!("../../../shared/agent/examples/stock.rs"));
     let played = shop.verb(&["test", "--faults", "1"], "");
     assert!(played.status.success(), "{played:?}");
-    let processed = shop.verb(&["submit", "order.json", "--wait"], "");
-    assert!(processed.status.success(), "{processed:?}");
-    let undone = shop.verb(&["submit", "-", "--wait"], r#"{"item": "piano", "quantity": 1}"#);
-    assert_eq!(undone.status.code(), Some(3), "{undone:?}");
+    shop.works_off_its_orders();
     shop.logged("released ord_", 1);
 }
 
@@ -307,10 +294,9 @@ fn changed_files_take_effect_and_a_mistake_changes_nothing() {
 fn agents_end_with_their_system() {
     for signal in [rustix::process::Signal::TERM, rustix::process::Signal::KILL] {
         let mut shop = Shop::open();
-        let (agent, system) = (shop.agent(), &mut shop.system.process.0);
+        let agent = shop.agent();
         assert!(!has_ended(agent));
-        rustix::process::kill_process(rustix::process::Pid::from_child(system), signal).unwrap();
-        system.wait().unwrap();
+        shop.system.process.end(signal);
         until(|| has_ended(agent), || format!("the agent ends after {signal:?}"));
     }
 }
@@ -320,32 +306,22 @@ fn agents_end_with_their_system() {
 fn an_order_for_an_agent_without_a_queue_stops_and_an_operator_continues_it() {
     let text = "name = \"w\"\non_failure = \"error\"\n[[step]]\nname = \"a\"\nagent = \"payment\"\ntimeout = \"500ms\"\n\
                 retry = { max = 2, backoff = [\"100ms\"], then = \"error\" }\n";
-    let dir = folder(&[("w.toml", text)]);
+    let dir = folder("flows", &[("w", text)]);
     let mut command = program(dir.path(), &["up", "--port", "0", "--memory", "--workflows", "flows"]);
     command.env("RUST_LOG", "off");
     let system = Up::of(command);
-    let sqs = |action: &str, body: Value| {
-        let target = format!("AmazonSQS.{action}");
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async {
-            let call = common::http().post(&system.aws_url).header("x-amz-target", target);
-            let call = call.header("content-type", "application/x-amz-json-1.0").body(body.to_string());
-            call.send().await.unwrap().error_for_status().unwrap();
-        });
+    let call = |target: &str, body: Value| {
+        block(call(&common::http(), &system.aws_url, target, &body)).unwrap();
     };
-    let verb = |args: &[&str], input: &str| {
-        let mut command = program(dir.path(), args);
-        command.env("STEPWARDEN_URL", &system.url);
-        output(command, input)
-    };
+    let verb = |args: &[&str], input: &str| verb(dir.path(), &system.url, args, input);
     let queue = "stepwarden-agent-payment";
-    sqs("DeleteQueue", json!({"QueueUrl": format!("{}/000000000000/{queue}", system.aws_url)}));
+    call("AmazonSQS.DeleteQueue", json!({"QueueUrl": format!("{}/000000000000/{queue}", system.aws_url)}));
     let stopped = verb(&["submit", "-", "--wait", "--timeout", "60s"], "{\"total_cents\": 5}");
     assert_eq!(stopped.status.code(), Some(4), "{stopped:?}");
     let id = String::from_utf8_lossy(&stopped.stdout).lines().next().unwrap().to_owned();
     let told = verb(&["queues"], "");
     assert!(String::from_utf8_lossy(&told.stdout).contains("agent-payment"), "{told:?}");
-    sqs("CreateQueue", json!({"QueueName": queue}));
+    call("AmazonSQS.CreateQueue", json!({"QueueName": queue}));
     let done = verb(&["resubmit", &id, "--reason", "the queue is back", "--wait", "--timeout", "60s"], "");
     assert!(done.status.success(), "{done:?}");
 }
@@ -353,16 +329,12 @@ fn an_order_for_an_agent_without_a_queue_stops_and_an_operator_continues_it() {
 // What a user's folder calls its agents takes nothing from it: samples have common names.
 #[test]
 fn an_agent_may_have_the_name_of_a_sample() {
-    let dir = folder(&[("w.toml", "name = \"w\"\n[[step]]\nname = \"a\"\nagent = \"payment\"\ntimeout = \"9s\"\n")]);
+    let dir =
+        folder("flows", &[("w", "name = \"w\"\n[[step]]\nname = \"a\"\nagent = \"payment\"\ntimeout = \"9s\"\n")]);
     std::fs::write(dir.path().join("stepwarden.toml"), "[agents]\npayment = \"sleep 60\"\n").unwrap();
     let system = Up::start(dir.path(), &["--port", "0", "--memory", "--workflows", "flows"]);
-    let verb = |args: &[&str]| {
-        let mut command = program(dir.path(), args);
-        command.env("STEPWARDEN_URL", &system.url);
-        output(command, "{}")
-    };
     // The sample would have done it at once.
-    let waits = verb(&["submit", "-", "--wait", "--timeout", "2s"]);
+    let waits = verb(dir.path(), &system.url, &["submit", "-", "--wait", "--timeout", "2s"], "{}");
     assert_eq!(waits.status.code(), Some(5), "{waits:?}");
     std::fs::write(dir.path().join("stepwarden.toml"), "[agents]\nhttp = \"sleep 60\"\n").unwrap();
     refused(
@@ -377,7 +349,7 @@ fn an_agent_may_have_the_name_of_a_sample() {
 #[test]
 fn a_timeout_too_short_for_the_clocks_is_refused() {
     let short = |timeout| format!("name = \"w\"\n[[step]]\nname = \"a\"\nagent = \"noop\"\ntimeout = \"{timeout}\"\n");
-    let (here, aws) = (folder(&[("w.toml", &short("100ms"))]), folder(&[("w.toml", &short("2s"))]));
+    let (here, aws) = (folder("flows", &[("w", &short("100ms"))]), folder("flows", &[("w", &short("2s"))]));
     let up = ["up", "--port", "0", "--memory", "--workflows", "flows"];
     refused(here.path(), &up, &["workflow `w`: step `a` has a timeout of 100 ms", "more than 100 ms"]);
     // A deployment sets how far its clocks may differ.
@@ -385,10 +357,7 @@ fn a_timeout_too_short_for_the_clocks_is_refused() {
     let names = ["ORDERS_TABLE", "STATE_TABLE", "QUEUE_PREFIX", "EVENT_BUS"].map(|name| (name, "any"));
     deployed.envs(names).env("AWS_REGION", "eu-west-1").env("AWS_EC2_METADATA_DISABLED", "true");
     deployed.env("CLOCK_SKEW_MS", "1500");
-    let ended = output(deployed, "");
-    let text = String::from_utf8_lossy(&ended.stderr);
-    assert_eq!(ended.status.code(), Some(2), "{text}");
-    assert!(text.contains("more than 3000 ms") && text.contains("ClockSkewMs of the stack"), "{text}");
+    failed(&output(deployed, ""), 2, &["more than 3000 ms", "ClockSkewMs of the stack"]);
     refused(
         aws.path(),
         &["simulate", "flows/w.toml"],

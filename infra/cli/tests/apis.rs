@@ -10,10 +10,11 @@ use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::{HeaderMap, Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
-use common::client::{is_final, once};
-use common::{Up, http, program};
+use common::client::{ended, submit};
+use common::{Up, folder, http, program};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use std::fmt::Debug;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -24,16 +25,12 @@ const PATIENCE: Duration = Duration::from_secs(60);
 type Log = Arc<Mutex<Vec<(String, String, Option<String>)>>>;
 
 fn json_of(body: &[u8], headers: &HeaderMap) -> Result<Value, String> {
-    if headers["content-type"] != "application/json" {
-        return Err(format!("content-type {:?}", headers["content-type"]));
-    }
+    has(headers, "content-type", "application/json")?;
     serde_json::from_slice(body).map_err(|e| e.to_string())
 }
 
 fn form_of(body: &[u8], headers: &HeaderMap) -> Result<BTreeMap<String, String>, String> {
-    if headers["content-type"] != "application/x-www-form-urlencoded" {
-        return Err(format!("content-type {:?}", headers["content-type"]));
-    }
+    has(headers, "content-type", "application/x-www-form-urlencoded")?;
     Ok(url::form_urlencoded::parse(body).into_owned().collect())
 }
 
@@ -42,6 +39,11 @@ fn has(headers: &HeaderMap, name: &str, value: &str) -> Result<(), String> {
         Some(found) if found == value => Ok(()),
         other => Err(format!("header {name}: {other:?}")),
     }
+}
+
+/// An error with what was sent, unless it is right.
+fn check(is_right: bool, sent: impl Debug) -> Result<(), String> {
+    if is_right { Ok(()) } else { Err(format!("{sent:?}")) }
 }
 
 /// What a service answers; an error is a request that the service's reference does not allow.
@@ -61,12 +63,8 @@ fn service(method: &Method, uri: &Uri, headers: &HeaderMap, body: &[u8]) -> Resu
         }
         ("GET", path) if path.starts_with("/hubspot/crm/v3/objects/contacts/") => {
             has(headers, "authorization", "Bearer hub")?;
-            if uri.query() != Some("idProperty=email")
-                || !path.ends_with("/known%2B1%40example.com")
-                || !body.is_empty()
-            {
-                return Err(format!("{uri}"));
-            }
+            check(uri.query() == Some("idProperty=email") && body.is_empty(), uri)?;
+            check(path.ends_with("/known%2B1%40example.com"), uri)?;
             Ok(answer(200, json!({"id": "77", "properties": {}})))
         }
         ("POST", "/stripe/v1/payment_intents") => {
@@ -74,14 +72,15 @@ fn service(method: &Method, uri: &Uri, headers: &HeaderMap, body: &[u8]) -> Resu
             let form = form_of(body, headers)?;
             let get = |name: &str| form.get(name).cloned().ok_or_else(|| format!("no {name}: {form:?}"));
             get("amount")?.parse::<u32>().map_err(|e| e.to_string())?;
-            if get("currency")? != "usd" || get("confirm")? != "true" || get("metadata[order]")?.is_empty() {
-                return Err(format!("{form:?}"));
-            }
+            check(!get("metadata[order]")?.is_empty(), &form)?;
             get("metadata[contact]")?;
-            if get("automatic_payment_methods[enabled]")? != "true"
-                || get("automatic_payment_methods[allow_redirects]")? != "never"
-            {
-                return Err(format!("{form:?}"));
+            for (name, value) in [
+                ("currency", "usd"),
+                ("confirm", "true"),
+                ("automatic_payment_methods[enabled]", "true"),
+                ("automatic_payment_methods[allow_redirects]", "never"),
+            ] {
+                check(get(name)? == value, &form)?;
             }
             if get("payment_method")? == "pm_card_chargeDeclined" {
                 // Longer than what `error.answer` keeps, as Stripe's are: the status decides.
@@ -95,21 +94,15 @@ fn service(method: &Method, uri: &Uri, headers: &HeaderMap, body: &[u8]) -> Resu
         ("POST", "/stripe/v1/refunds") => {
             has(headers, "authorization", "Bearer sk_test_1")?;
             let form = form_of(body, headers)?;
-            if form != BTreeMap::from([("payment_intent".to_owned(), "pi_1".to_owned())]) {
-                return Err(format!("{form:?}"));
-            }
+            check(form == BTreeMap::from([("payment_intent".to_owned(), "pi_1".to_owned())]), &form)?;
             Ok(answer(200, json!({"id": "re_1", "object": "refund", "status": "succeeded"})))
         }
         ("POST", "/easypost/v2/shipments") => {
             has(headers, "authorization", "Basic RVo6")?;
             let body = json_of(body, headers)?;
             let shipment = &body["shipment"];
-            if !shipment["to_address"].is_object()
-                || !shipment["parcel"]["weight"].is_number()
-                || shipment["reference"].is_null()
-            {
-                return Err(body.to_string());
-            }
+            check(shipment["to_address"].is_object() && shipment["parcel"]["weight"].is_number(), &body)?;
+            check(!shipment["reference"].is_null(), &body)?;
             if shipment["to_address"]["country"] == "XX" {
                 return Ok(answer(
                     422,
@@ -121,24 +114,21 @@ fn service(method: &Method, uri: &Uri, headers: &HeaderMap, body: &[u8]) -> Resu
         }
         ("POST", "/easypost/v2/shipments/shp_1/buy") => {
             has(headers, "authorization", "Basic RVo6")?;
-            if json_of(body, headers)? != json!({"rate": {"id": "rate_2"}}) {
-                return Err(String::from_utf8_lossy(body).into_owned());
-            }
+            let body = json_of(body, headers)?;
+            check(body == json!({"rate": {"id": "rate_2"}}), &body)?;
             Ok(answer(200, json!({"id": "shp_1", "tracking_code": "9400", "postage_label": {}})))
         }
         ("POST", "/postmark/email") => {
             has(headers, "x-postmark-server-token", "pm")?;
             has(headers, "accept", "application/json")?;
             let body = json_of(body, headers)?;
-            if ["From", "To", "Subject", "TextBody", "MessageStream"].iter().any(|field| !body[*field].is_string()) {
-                return Err(body.to_string());
-            }
+            let fields = ["From", "To", "Subject", "TextBody", "MessageStream"];
+            check(fields.iter().all(|field| body[*field].is_string()), &body)?;
             Ok(answer(200, json!({"To": body["To"], "MessageID": "m-1", "ErrorCode": 0, "Message": "OK"})))
         }
         ("POST", "/slack/services/T0/B0/x") => {
-            if !json_of(body, headers)?["text"].is_string() {
-                return Err(String::from_utf8_lossy(body).into_owned());
-            }
+            let body = json_of(body, headers)?;
+            check(body["text"].is_string(), &body)?;
             Ok("ok".into_response())
         }
         _ => Err(format!("{method} {uri}")),
@@ -161,10 +151,8 @@ async fn a_sale_calls_five_public_apis_as_they_are() {
     let url = format!("http://{}", listener.local_addr().unwrap());
     let router = Router::new().fallback(answer).with_state(Arc::clone(&log));
     tokio::spawn(async move { axum::serve(listener, router).await });
-    let dir = tempfile::tempdir().unwrap();
-    std::fs::create_dir(dir.path().join("flows")).unwrap();
     // An undo waits for the timeouts of what it undoes.
-    std::fs::write(dir.path().join("flows/sale.toml"), SALE.replace("timeout = \"30s\"", "timeout = \"3s\"")).unwrap();
+    let dir = folder("flows", &[("sale", &SALE.replace("timeout = \"30s\"", "timeout = \"3s\""))]);
     let places = [("hubspot", "/hubspot"), ("stripe", "/stripe"), ("easypost", "/easypost"), ("postmark", "/postmark")];
     let places = places.into_iter().chain([("slack", "/slack/services/T0/B0/x")]);
     let settings: Vec<String> = places.map(|(name, path)| format!("sale.{name}={url}{path}")).collect();
@@ -182,11 +170,8 @@ async fn a_sale_calls_five_public_apis_as_they_are() {
             "email": email, "first_name": "Ada", "last_name": "L", "total_cents": 2599, "payment_method": card,
             "ounces": 12.5, "address": {"zip": "90210", "country": country},
         });
-        let order = json!({"workflow": "sale", "input": input});
-        let asked = http().post(format!("{}/orders", up.url)).header("idempotency-key", email).json(&order);
-        let accepted: Value = asked.send().await.unwrap().json().await.unwrap();
-        let id = accepted["order_id"].as_str().unwrap_or_else(|| panic!("{accepted}")).to_owned();
-        let order = once(&http(), &up.url, &id, PATIENCE, |order| order["state"].as_str().is_some_and(is_final)).await;
+        let id = submit(&http(), &up.url, email, &json!({"workflow": "sale", "input": input})).await;
+        let order = ended(&http(), &up.url, &id, PATIENCE).await;
         let calls: Vec<_> = log.lock().unwrap().drain(..).collect();
         let wrong: Vec<_> = calls.iter().filter(|call| call.2.is_some()).collect();
         assert!(wrong.is_empty(), "{wrong:#?}");

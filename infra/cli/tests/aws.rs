@@ -9,7 +9,7 @@ use axum::Router;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
-use common::{Running, program};
+use common::{Running, block, failed, program};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -23,6 +23,9 @@ use std::time::{Duration, SystemTime};
 const SECRET: &str = "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY";
 const ABSENT: &str = "<ErrorResponse><Error><Type>Sender</Type><Code>ValidationError</Code><Message>Stack with id shop does not \
                       exist</Message></Error></ErrorResponse>";
+
+/// What API Gateway answers to a caller without a right.
+const FORBIDDEN: &str = r#"{"message":"Forbidden"}"#;
 
 struct Heard {
     method: String,
@@ -104,8 +107,7 @@ impl Server {
     fn start() -> Self {
         let (tell, told) = std::sync::mpsc::channel();
         std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            runtime.block_on(async {
+            block(async {
                 let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
                 let server = Self { url: format!("http://{}", listener.local_addr().unwrap()), ..Self::default() };
                 tell.send(server.clone()).unwrap();
@@ -189,12 +191,8 @@ fn text(output: &Output) -> String {
 
 fn refused(mut command: Command, code: i32, words: &[&str]) {
     let output = command.output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.code() == Some(code) && output.stdout.is_empty(), "{}", text(&output));
-    assert_eq!(said.lines().count(), 1, "{said}");
-    for word in words {
-        assert!(said.contains(word), "`{word}` is missing: {said}");
-    }
+    let said = failed(&output, code, words);
+    assert!(output.stdout.is_empty() && said.lines().count() == 1, "{}", text(&output));
     assert!(!said.contains(SECRET), "{said}");
 }
 
@@ -296,32 +294,25 @@ fn what_goes_wrong_is_a_sentence() {
     refused(machine.command(&leader), 1, &["slow down"]);
 
     let machine = Machine::new();
-    machine.server.answers("/leases", 403, &[], "{\"message\":\"Forbidden\"}");
-    refused(machine.command(&leader), 2, &["403", "execute-api:Invoke", "get-caller-identity"]);
-    machine.server.answers("/leases", 403, &[("date", "Sat, 21 Nov 2020 12:00:00 GMT")], "{\"message\":\"Forbidden\"}");
-    refused(machine.command(&leader), 2, &["the clock of this machine is"]);
-    machine.server.answers(
-        "/leases",
-        403,
-        &[],
-        "{\"message\":\"The security token included in the request is expired\"}",
-    );
-    refused(machine.command(&leader), 2, &["have expired"]);
+    let long_ago = [("date", "Sat, 21 Nov 2020 12:00:00 GMT")];
+    let expired = r#"{"message":"The security token included in the request is expired"}"#;
     // What the system itself refuses is told as always, and so is an API that wants a token.
-    machine.server.answers(
-        "/leases",
-        403,
-        &[],
-        "{\"code\":\"forbidden\",\"detail\":\"not you\",\"type\":\"/problems/forbidden\"}",
-    );
-    refused(machine.command(&leader), 2, &["403 not you"]);
-    machine.server.answers("/leases", 401, &[], "{\"message\":\"Unauthorized\"}");
-    refused(machine.command(&leader), 2, &["asks for a token", "--token"]);
+    let own = r#"{"code":"forbidden","detail":"not you","type":"/problems/forbidden"}"#;
+    let table: [(u16, &[_], &str, &[&str]); 5] = [
+        (403, &[], FORBIDDEN, &["403", "execute-api:Invoke", "get-caller-identity"]),
+        (403, &long_ago, FORBIDDEN, &["the clock of this machine is"]),
+        (403, &[], expired, &["have expired"]),
+        (403, &[], own, &["403 not you"]),
+        (401, &[], r#"{"message":"Unauthorized"}"#, &["asks for a token", "--token"]),
+    ];
+    for (status, headers, body, words) in table {
+        machine.server.answers("/leases", status, headers, body);
+        refused(machine.command(&leader), 2, words);
+    }
 }
 
 fn ask(method: &str, url: &str, headers: &[(&str, &str)], body: &str) -> (u16, HeaderMap, String) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async {
+    block(async {
         let http = reqwest::Client::builder().timeout(Duration::from_secs(60)).no_proxy().build().unwrap();
         let request = http.request(method.parse().unwrap(), url).body(body.to_owned());
         let request = headers.iter().fold(request, |request, (name, value)| request.header(*name, *value));
@@ -334,7 +325,7 @@ fn ask(method: &str, url: &str, headers: &[(&str, &str)], body: &str) -> (u16, H
 #[test]
 fn the_console_signs_for_its_link_only() {
     let machine = Machine::new();
-    let (_running, lines) = Running::start_within(
+    let (_running, lines) = Running::start(
         machine.command(&["console", "--stack", "shop", "--port", "0"]),
         "#token=",
         Duration::from_secs(60),
@@ -381,7 +372,7 @@ fn the_console_signs_for_its_link_only() {
         ask("GET", &format!("{url}/overview"), &[("authorization", &bearer), ("if-none-match", "\"7\"")], "").0,
         304
     );
-    machine.server.answers("/overview", 403, &[], "{\"message\":\"Forbidden\"}");
+    machine.server.answers("/overview", 403, &[], FORBIDDEN);
     let (status, _, body) = ask("GET", &format!("{url}/overview"), &[("authorization", &bearer)], "");
     let problem: Value = serde_json::from_str(&body).unwrap();
     assert!(status == 403 && problem["detail"].as_str().unwrap().contains("execute-api:Invoke"), "{body}");

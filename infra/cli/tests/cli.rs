@@ -4,7 +4,8 @@
 mod common;
 
 use clap::CommandFactory;
-use common::{NORTHWIND, QUICK, Up, http, program, run};
+use common::record::call;
+use common::{NORTHWIND, QUICK, Up, block, failed, first_order, folder, http, program, run};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use shared::order::Id;
@@ -19,6 +20,11 @@ use stepwarden::args::Cli;
 
 const PAGE: &str = include_str!("../../../docs/cli.md");
 
+/// The workflow under another name. Its orders stop for a person.
+fn strict(text: &str) -> String {
+    text.replacen("name = \"order\"", "name = \"strict\"\non_failure = \"error\"", 1)
+}
+
 /// A system, and a folder with one order and short workflows.
 struct Case {
     up: Up,
@@ -27,11 +33,7 @@ struct Case {
 
 impl Case {
     fn new() -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        std::fs::create_dir(dir.path().join("workflows")).unwrap();
-        std::fs::write(dir.path().join("workflows/order.toml"), QUICK).unwrap();
-        let quick = QUICK.replacen("name = \"order\"", "name = \"strict\"\non_failure = \"error\"", 1);
-        std::fs::write(dir.path().join("workflows/strict.toml"), quick).unwrap();
+        let dir = folder("workflows", &[("order", QUICK), ("strict", &strict(QUICK))]);
         std::fs::write(dir.path().join("order.json"), NORTHWIND.lines().next().unwrap()).unwrap();
         let mut up = program(dir.path(), &["up", "--memory", "--port", "0"]);
         // Its log is off, because its queues are deleted during the test.
@@ -60,17 +62,34 @@ impl Case {
         serde_json::from_str(&text).unwrap_or_else(|e| panic!("{args:?}: {e} in {text}"))
     }
 
-    /// The line on standard error of a command that must exit with this code.
-    fn fails(&self, code: i32, args: &[&str]) -> String {
+    /// A command must exit with this code, and has these words in its line on standard error.
+    #[track_caller]
+    fn fails(&self, code: i32, args: &[&str], words: &[&str]) {
         let output = self.run(args);
-        let (text, error) = texts(&output);
-        assert_eq!(output.status.code(), Some(code), "{args:?}: {text}{error}");
-        assert!(text.is_empty() && error.lines().count() == 1, "{args:?}: {text}{error}");
-        error
+        let error = failed(&output, code, words);
+        assert!(output.stdout.is_empty() && error.lines().count() == 1, "{args:?}: {output:?}");
+    }
+
+    /// The output of a command that must exit with this code, and has these words in it.
+    #[track_caller]
+    fn shows(&self, code: i32, args: &[&str], words: &[&str]) -> String {
+        let text = self.says(code, args);
+        for words in words {
+            assert!(text.contains(words), "no `{words}` in {text}");
+        }
+        text
     }
 
     fn submit(&self, workflow: &str) -> String {
         self.says(0, &["submit", "order.json", "--workflow", workflow]).trim().to_owned()
+    }
+
+    /// An order that stopped for a person, because the payment service declines from now on.
+    fn declined(&self) -> String {
+        self.faults("payment", json!({"permanent": 1.0}));
+        let id = self.submit("strict");
+        self.says(4, &["watch", &id]);
+        id
     }
 
     fn faults(&self, service: &str, faults: Value) {
@@ -106,31 +125,25 @@ fn texts(output: &Output) -> (String, String) {
     (text(&output.stdout), text(&output.stderr))
 }
 
-fn block<T>(future: impl Future<Output = T>) -> T {
-    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
-}
-
 // One order, shown by every verb.
 #[test]
 fn an_order_is_submitted_followed_and_shown() {
     let case = Case::new();
-    let text = case.says(0, &["submit", "order.json", "--wait", "--timeout", "60s"]);
+    let text = case.shows(0, &["submit", "order.json", "--wait", "--timeout", "60s"], &["Processed"]);
     let id = text.lines().next().unwrap().to_owned();
-    assert!(id.starts_with("ord_") && text.contains("Processed"), "{text}");
+    assert!(id.starts_with("ord_"), "{text}");
 
     let lines = case.says(0, &["watch", &id, "--json"]);
     let order: Value = serde_json::from_str(lines.lines().last().unwrap()).unwrap();
     assert_eq!((&order["order_id"], &order["state"]), (&json!(id), &json!("Processed")));
-    assert!(case.says(0, &["get", &id]).contains(" ago)"));
+    case.shows(0, &["get", &id], &[" ago)"]);
     assert_eq!(case.json(0, &["get", &id])["state"], "Processed");
-    let full = case.says(0, &["show", &id, "--full"]);
-    for words in ["charge", "possible acts", "undo       yes", "resubmit   no", "+0.0 s"] {
-        assert!(full.contains(words), "no `{words}` in {full}");
-    }
+    let words = ["charge", "possible acts", "undo       yes", "resubmit   no", "+0.0 s"];
+    case.shows(0, &["show", &id, "--full"], &words);
     assert!(case.json(0, &["get", &id, "--full"])["plan"].is_array());
-    assert!(case.says(0, &["history", &id]).contains("charge"));
+    case.shows(0, &["history", &id], &["charge"]);
     assert!(case.json(0, &["history", &id])["history"].is_array());
-    assert!(case.says(0, &["list", "--state", "processed", "--limit", "1"]).contains(&id));
+    case.shows(0, &["list", "--state", "processed", "--limit", "1"], &[&id]);
     assert_eq!(case.json(0, &["list", "--workflow", "strict"])["orders"], json!([]));
 
     for (verb, words) in [
@@ -141,29 +154,22 @@ fn an_order_is_submitted_followed_and_shown() {
         ("leader", "supervisor-0"),
         ("dlq", "no dead letters"),
     ] {
-        let text = case.says(0, &[verb]);
-        assert!(text.contains(words), "no `{words}` in {text}");
+        case.shows(0, &[verb], &[words]);
         assert!(case.json(0, &[verb]).is_object());
     }
-    assert!(
-        case.says(0, &["dlq", "redrive", "scheduler", "--dry-run", "--by", "ann", "--reason", "checking"])
-            .contains('0')
-    );
+    case.shows(0, &["dlq", "redrive", "scheduler", "--dry-run", "--by", "ann", "--reason", "checking"], &["0"]);
     let moved = case.json(0, &["dlq", "redrive", "set-aside", "--limit", "5", "--by", "ann", "--reason", "mended"]);
     assert_eq!(moved["moved"], 0);
     let why = ["--by", "ann", "--reason", "the bank is down"];
-    assert!(case.says(0, &[&["pause-agent", "payment"], &why[..]].concat()).contains("done"));
-    assert!(case.says(0, &["agents"]).contains("paused by ann"));
+    case.shows(0, &[&["pause-agent", "payment"], &why[..]].concat(), &["done"]);
+    case.shows(0, &["agents"], &["paused by ann"]);
     assert_eq!(case.json(0, &[&["resume-agent", "payment"], &why[..]].concat())["paused"], false);
 }
 
 // A newcomer's second terminal, as in the README: no URL, no token, no USER; and the only workflow needs no name.
 #[test]
 fn the_verbs_find_the_system_of_their_folder_also_if_it_is_in_memory() {
-    let dir = tempfile::tempdir().unwrap();
-    std::fs::create_dir(dir.path().join("flows")).unwrap();
-    let quick = QUICK.replacen("name = \"order\"", "name = \"parcel\"", 1);
-    std::fs::write(dir.path().join("flows/parcel.toml"), quick).unwrap();
+    let dir = folder("flows", &[("parcel", &QUICK.replacen("name = \"order\"", "name = \"parcel\"", 1))]);
     std::fs::write(dir.path().join("order.json"), NORTHWIND.lines().next().unwrap()).unwrap();
     let plain = |args: &[&str]| {
         let mut command = program(dir.path(), args);
@@ -195,9 +201,7 @@ fn the_verbs_find_the_system_of_their_folder_also_if_it_is_in_memory() {
     assert!(says(&["history", &id]).contains(&format!("{}: a test", who.trim())));
 
     // A later system on another port: the stored URL is not used after its system has ended.
-    let pid = system.process.0.id().to_string();
-    assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
-    assert!(system.process.0.wait().unwrap().success());
+    assert!(system.process.end(rustix::process::Signal::TERM).success());
     assert_eq!(kept("url"), "");
     assert!(!dir.path().join(".stepwarden/tables.db").exists(), "no data is kept");
 }
@@ -208,12 +212,12 @@ fn watch_ends_with_a_code_for_each_end() {
     let case = Case::new();
     case.faults("payment", json!({"permanent": 1.0}));
     let undone = case.submit("order");
-    assert!(case.says(3, &["watch", &undone]).contains("Undone"));
-    let failed = [(); 4].map(|()| case.submit("strict"));
-    for id in &failed {
-        assert!(case.says(4, &["watch", id]).contains("Error"));
+    case.shows(3, &["watch", &undone], &["Undone"]);
+    let declined = [(); 4].map(|()| case.submit("strict"));
+    for id in &declined {
+        case.shows(4, &["watch", id], &["Error"]);
     }
-    assert!(case.says(0, &["overview"]).contains("in Error, waiting for a person: 4"));
+    case.shows(0, &["overview"], &["in Error, waiting for a person: 4"]);
     case.faults("payment", json!({}));
 
     // An order that a person pauses, because shipping is unavailable.
@@ -223,9 +227,8 @@ fn watch_ends_with_a_code_for_each_end() {
     assert_eq!(act("pause")["outcome"], "applied");
     assert_eq!(act("pause")["outcome"], "repeated");
     let begin = Instant::now();
-    let output = case.run(&["watch", &open, "--timeout", "1s"]);
-    assert_eq!(output.status.code(), Some(5), "{output:?}");
-    assert!(texts(&output).1.contains("still open") && begin.elapsed() < Duration::from_secs(20));
+    failed(&case.run(&["watch", &open, "--timeout", "1s"]), 5, &["still open"]);
+    assert!(begin.elapsed() < Duration::from_secs(20));
     case.faults("shipping", json!({}));
     assert_eq!(act("resume")["outcome"], "applied");
 
@@ -235,58 +238,48 @@ fn watch_ends_with_a_code_for_each_end() {
     let dry = case.json(0, &bulk(&["--dry-run"]));
     assert_eq!((&dry["counts"]["good"], &dry["dry_run"]), (&json!(4), &json!(true)));
     assert_eq!(dry["results"][0]["outcome"], "would_apply");
-    let text = case.says(0, &bulk(&["--limit", "1", "--rate", "1"]));
-    assert!(text.contains("applied") && text.contains("1 accepted, 0 failed\n"), "{text}");
+    case.shows(0, &bulk(&["--limit", "1", "--rate", "1"]), &["applied", "1 accepted, 0 failed\n"]);
     let id = case.says(0, &bulk(&["--rate", "1", "--detach"]));
     let rest = case.json(0, &["jobs", "follow", id.trim()]);
     assert_eq!((&rest["counts"]["good"], rest["results"].as_array().unwrap().len()), (&json!(3), 3), "{rest:#}");
-    let shown = case.says(0, &["jobs", "show", id.trim()]);
-    assert!(shown.contains("mark-done  done") && shown.contains("state Error, step charge"), "{shown}");
-    assert!(case.says(0, &["jobs"]).contains(id.trim()));
+    case.shows(0, &["jobs", "show", id.trim()], &["mark-done  done", "state Error, step charge"]);
+    case.shows(0, &["jobs"], &[id.trim()]);
     assert_eq!(case.says(0, &["jobs", "results", id.trim(), "--failed"]), "");
-    let error = case.fails(1, &["jobs", "abort", id.trim(), "--by", "ann", "--reason", "too late"]);
-    assert!(error.contains("the job has ended"), "{error}");
-    assert!(case.fails(2, &["jobs", "show", "job_1"]).contains("no_such_job"));
-    for id in failed.iter().chain([&open]) {
+    let abort = ["jobs", "abort", id.trim(), "--by", "ann", "--reason", "too late"];
+    case.fails(1, &abort, &["the job has ended"]);
+    case.fails(2, &["jobs", "show", "job_1"], &["no_such_job"]);
+    for id in declined.iter().chain([&open]) {
         case.says(0, &["watch", id]);
     }
     assert_eq!(act("undo")["outcome"], "applied");
     case.says(3, &["watch", &open]);
     // Accepted is not done: with --wait the verb shows how the order ends.
-    case.faults("payment", json!({"permanent": 1.0}));
-    let stopped = case.submit("strict");
-    case.says(4, &["watch", &stopped]);
+    let stopped = case.declined();
     let why = ["--by", "ann", "--reason", "a test"];
-    let text = case.says(4, &[&["resubmit", &stopped, "--wait", "--timeout", "60s"], &why[..]].concat());
-    assert!(text.starts_with("resubmit: accepted, version") && text.contains("Error"), "{text}");
+    let text = case.shows(4, &[&["resubmit", &stopped, "--wait", "--timeout", "60s"], &why[..]].concat(), &["Error"]);
+    assert!(text.starts_with("resubmit: accepted, version"), "{text}");
     case.faults("payment", json!({}));
-    let text = case.says(0, &[&["resubmit", &stopped], &why[..]].concat());
-    assert!(text.contains("accepted") && text.contains(&format!("stepwarden watch {stopped}")), "{text}");
+    let watch = format!("stepwarden watch {stopped}");
+    case.shows(0, &[&["resubmit", &stopped], &why[..]].concat(), &["accepted", &watch]);
     let line = case.says(3, &[&["undo", &stopped, "--wait", "--json"], &why[..]].concat());
     assert_eq!(serde_json::from_str::<Value>(line.lines().last().unwrap()).unwrap()["state"], "Undone");
     // The act is refused, because the order has ended.
-    let error = case.fails(1, &["resubmit", &open, "--by", "ann", "--reason", "too late"]);
-    assert!(
-        error.contains("409") && error.contains("not_allowed") && error.contains("/problems/not_allowed"),
-        "{error}"
-    );
-    let none = case.fails(2, &["bulk", "cancel", "--by", "ann", "--reason", "all of them"]);
-    assert!(none.contains("filter") && none.contains("add a condition"), "{none}");
+    let late = ["resubmit", &open, "--by", "ann", "--reason", "too late"];
+    case.fails(1, &late, &["409", "not_allowed", "/problems/not_allowed"]);
+    case.fails(2, &["bulk", "cancel", "--by", "ann", "--reason", "all of them"], &["filter", "add a condition"]);
 }
 
 // An unreadable record is mended and its order ends, by the commands that each answer names.
 #[test]
 fn a_damaged_record_is_shown_and_mended() {
     let case = Case::new();
-    case.faults("payment", json!({"permanent": 1.0}));
-    let id = case.submit("strict");
-    case.says(4, &["watch", &id]);
+    let id = case.declined();
     let good = case.says(0, &["get", &id, "--raw"]);
     let cut = &good[..good.len() / 2];
     let item = json!({"TableName": "stepwarden-state", "Key": {"pk": {"S": id}}, "UpdateExpression": "SET #t = :t",
         "ExpressionAttributeNames": {"#t": "task"}, "ExpressionAttributeValues": {":t": {"S": cut}}});
     let update = "DynamoDB_20120810.UpdateItem";
-    block(async { common::record::call(&http(), &case.up.aws_url, update, &item).await.unwrap() });
+    block(call(&http(), &case.up.aws_url, update, &item)).unwrap();
 
     let (_, report) = case.doctor(&[]);
     let failed = of_status(&report, "fail").join("\n");
@@ -307,9 +300,7 @@ fn a_damaged_record_is_shown_and_mended() {
     for (file, words) in
         [(cut, "record.json: "), ("{}", "record: "), (&good.replace("\"tn\":\"", "\"tn\":\"x"), "record.tn: ")]
     {
-        let args = mend(file, "r");
-        let error = case.fails(2, &args.each_ref().map(String::as_str));
-        assert!(error.contains(words), "no `{words}` in {error}");
+        case.fails(2, &mend(file, "r").each_ref().map(String::as_str), &[words]);
     }
     let args = mend(&good, "a bad disk");
     for said in ["mend: accepted, version ", "mend: accepted before, version "] {
@@ -317,9 +308,8 @@ fn a_damaged_record_is_shown_and_mended() {
         assert!(text.starts_with(said), "{text}");
     }
     let args = mend(&good, "another reason");
-    let error = case.fails(1, &args.each_ref().map(String::as_str));
-    assert!(error.contains("409") && error.contains("can be read"), "{error}");
-    assert!(case.says(0, &["history", &id]).contains("ann: the record was mended: a bad disk"));
+    case.fails(1, &args.each_ref().map(String::as_str), &["409", "can be read"]);
+    case.shows(0, &["history", &id], &["ann: the record was mended: a bad disk"]);
     case.faults("payment", json!({}));
     case.says(3, &["undo", &id, "--by", "ann", "--reason", "r", "--wait"]);
 }
@@ -343,9 +333,7 @@ fn watch_bears_with_a_system_that_is_away_for_a_while() {
     held.set_reuseaddr(true).unwrap();
     held.bind(address).unwrap();
     std::io::copy(&mut reader, &mut std::io::sink()).unwrap();
-    let output = watch.wait_with_output().unwrap();
-    let error = texts(&output).1;
-    assert!(output.status.code() == Some(1) && error.contains("is `stepwarden up` running?"), "{first}{error}");
+    failed(&watch.wait_with_output().unwrap(), 1, &["is `stepwarden up` running?"]);
     assert!(begin.elapsed() >= Duration::from_secs(3), "it gave up after {:?}", begin.elapsed());
 }
 
@@ -364,15 +352,12 @@ fn errors_say_what_to_do() {
         (2, &["submit", "missing.json"], "missing.json: No such file"),
     ];
     for (code, args, words) in table {
-        let error = case.fails(code, args);
-        assert!(error.contains(words), "no `{words}` in {error}");
+        case.fails(code, args, &[words]);
     }
-    let wrong = case.fails(2, &["agents", "--token", "0123456789abcdeX"]);
-    assert!(wrong.contains("401") && wrong.contains("does not know the token") && wrong.contains("--token"), "{wrong}");
-    let output = run(case.dir.path(), &["agents", "--url", "http://127.0.0.1:1"]);
-    let (_, error) = texts(&output);
-    assert!(output.status.code() == Some(1) && error.contains("is `stepwarden up` running?"), "{error}");
-    assert!(error.contains("refused") && error.lines().count() == 1, "{error}");
+    case.fails(2, &["agents", "--token", "0123456789abcdeX"], &["401", "does not know the token", "--token"]);
+    let nobody = run(case.dir.path(), &["agents", "--url", "http://127.0.0.1:1"]);
+    let error = failed(&nobody, 1, &["is `stepwarden up` running?", "refused"]);
+    assert_eq!(error.lines().count(), 1, "{error}");
     for args in [
         &["agents", "--colour"][..],
         &["watch"],
@@ -401,10 +386,8 @@ fn a_workflow_is_put_compared_activated_and_taken_back() {
     let (text, _) = texts(&checked);
     assert!(checked.status.code() == Some(2) && text.contains("workflow order, 4 steps, "), "{text}");
     assert!(text.contains("clocks may be 1000 ms apart"), "as strict as on AWS: {text}");
-    assert!(
-        case.fails(2, &["workflows", "show", "order", new]).contains("no_such_workflow"),
-        "comparing keeps nothing"
-    );
+    // Comparing keeps nothing.
+    case.fails(2, &["workflows", "show", "order", new], &["no_such_workflow"]);
 
     let by = ["--by", "ann", "--reason", "slow"];
     let change = |args: &[&str]| case.says(0, &[args, &by].concat());
@@ -412,26 +395,22 @@ fn a_workflow_is_put_compared_activated_and_taken_back() {
     let moved = |from: &str, to: &str| format!("order: from {from} to {to}; new orders follow within 5 s\n");
     assert!(said.contains("timeout changes from 1s to 2s") && said.ends_with(&moved(&old, new)), "{said}");
     assert!(change(&["workflows", "put", "new.toml"]).contains("new orders already get this definition"));
-    assert!(case.says(0, &["workflows", "diff", "new.toml"]).contains("the same definition is active"));
-    assert!(case.says(0, &["workflows", "show", "order", new]).contains("[[step]]"));
-    let explained = case.says(0, &["workflows", "explain", "order"]);
-    assert!(
-        explained.starts_with(&format!("workflow order, {new}\n")) && explained.contains("An order ends as"),
-        "{explained}"
-    );
+    case.shows(0, &["workflows", "diff", "new.toml"], &["the same definition is active"]);
+    case.shows(0, &["workflows", "show", "order", new], &["[[step]]"]);
+    let explained = case.shows(0, &["workflows", "explain", "order"], &["An order ends as"]);
+    assert!(explained.starts_with(&format!("workflow order, {new}\n")), "{explained}");
     assert_eq!(case.says(0, &["workflows", "explain", "new.toml"]), explained);
     assert!(case.says(0, &["workflows", "explain", "order", "--mermaid"]).starts_with("flowchart TD\n"));
-    case.fails(2, &["workflows", "explain", "gone.toml"]);
-    case.fails(2, &["workflows", "explain", "gone"]);
+    case.fails(2, &["workflows", "explain", "gone.toml"], &[]);
+    case.fails(2, &["workflows", "explain", "gone"], &[]);
 
     assert_eq!(change(&["workflows", "rollback", "order"]), moved(new, &old));
     let stale = [&["workflows", "rollback", "order", "--if-version", "1"], &by[..]].concat();
-    assert!(case.fails(1, &stale).contains(&format!("ann activated {old} (change 2)")));
+    case.fails(1, &stale, &[&format!("ann activated {old} (change 2)")]);
     assert_eq!(change(&["workflows", "retire", "order"]), moved(&old, "retired"));
     let listed = case.says(0, &["workflows", "list"]);
     assert!(listed.lines().any(|line| line.starts_with("order") && line.contains("retired")), "{listed}");
-    let refused = case.fails(2, &["submit", "order.json", "--workflow", "order"]);
-    assert!(refused.contains("`order` was retired by ann"), "{refused}");
+    case.fails(2, &["submit", "order.json", "--workflow", "order"], &["`order` was retired by ann"]);
     assert_eq!(change(&["workflows", "activate", "order", new]), moved("retired", new));
     assert_eq!(case.json(0, &["workflows", "show", "order"])["history"].as_array().unwrap().len(), 4);
     case.submit("order");
@@ -442,8 +421,7 @@ fn a_workflow_is_put_compared_activated_and_taken_back() {
     assert_eq!(put["workflow"]["hash"], put["hash"]);
     std::fs::write(case.dir.path().join("new.toml"), QUICK.replace("inventory", "nobody")).unwrap();
     for args in [&["workflows", "diff", "new.toml"][..], &[&["workflows", "put", "new.toml"], &by[..]].concat()] {
-        let error = case.fails(2, args);
-        assert!(error.contains("new.toml:6:") && error.contains("nobody"), "{error}");
+        case.fails(2, args, &["new.toml:6:", "nobody"]);
     }
 }
 
@@ -451,45 +429,32 @@ fn a_workflow_is_put_compared_activated_and_taken_back() {
 #[test]
 fn an_order_is_moved_to_a_corrected_workflow() {
     let case = Case::new();
-    case.faults("payment", json!({"permanent": 1.0}));
-    let id = case.submit("strict");
-    case.says(4, &["watch", &id]);
+    let id = case.declined();
     let by = ["--by", "ann", "--reason", "a new file"];
     let put = |text: &str| {
-        let strict = text.replacen("name = \"order\"", "name = \"strict\"\non_failure = \"error\"", 1);
-        std::fs::write(case.dir.path().join("new.toml"), strict).unwrap();
+        std::fs::write(case.dir.path().join("new.toml"), strict(text)).unwrap();
         case.json(0, &[&["workflows", "put", "new.toml", "--activate"], &by[..]].concat())["hash"].clone()
     };
     put(&QUICK.replace("undo = { agent = \"inventory\"", "# undo = { agent = \"inventory\""));
     let migrate = |more: &[&'static str]| [&["migrate", &id, "--to", "latest"], &by[..], more].concat();
     let refused = "step `reserve`: it may have run, but the new definition has no undo for it; keep the undo";
-    assert!(case.says(1, &migrate(&["--dry-run"])).contains(refused));
-    let error = case.fails(1, &migrate(&[]));
-    assert!(error.contains("409") && error.contains(refused), "{error}");
+    case.shows(1, &migrate(&["--dry-run"]), &[refused]);
+    case.fails(1, &migrate(&[]), &["409", refused]);
 
     let new = put(&QUICK.replace("name = \"ship\"", "name = \"send\""));
-    let text = case.says(0, &migrate(&["--dry-run"]));
-    for words in ["possible ", "tried again: charge", "added: send", "left out: ship"] {
-        assert!(text.contains(words), "no `{words}` in {text}");
-    }
+    let words = ["possible ", "tried again: charge", "added: send", "left out: ship"];
+    case.shows(0, &migrate(&["--dry-run"]), &words);
     assert_eq!(case.json(0, &migrate(&["--dry-run"]))["to"], new);
     case.faults("payment", json!({}));
     // A request of the failed attempt may still start, so the order stays in Error for a while. The service remembers that
     // it declined this key.
-    let text = case.says(4, &[&["resubmit", &id, "--to", "latest", "--wait"], &by[..]].concat());
-    assert!(text.starts_with("resubmit: accepted, ") && text.contains("attempts 2"), "{text}");
-    let text = case.says(0, &[&["mark-done", &id, "--output", "{}", "--wait"], &by[..]].concat());
-    assert!(text.contains("send") && text.contains("Processed"), "{text}");
+    let text = case.shows(4, &[&["resubmit", &id, "--to", "latest", "--wait"], &by[..]].concat(), &["attempts 2"]);
+    assert!(text.starts_with("resubmit: accepted, "), "{text}");
+    case.shows(0, &[&["mark-done", &id, "--output", "{}", "--wait"], &by[..]].concat(), &["send", "Processed"]);
     assert_eq!(case.json(0, &["get", &id])["workflow_hash"], new);
-    let history = case.says(0, &["history", &id]);
-    assert!(
-        history.contains("migration_asked") && history.contains("ann: a new file (resubmit and migrate to"),
-        "{history}"
-    );
-    let error = case.fails(1, &migrate(&[]));
-    assert!(error.contains("the order has ended"), "{error}");
-    let error = case.fails(1, &[&["skip", &id, "--to", "latest"], &by[..]].concat());
-    assert!(error.contains("`skip` takes no `--to`"), "{error}");
+    case.shows(0, &["history", &id], &["migration_asked", "ann: a new file (resubmit and migrate to"]);
+    case.fails(1, &migrate(&[]), &["the order has ended"]);
+    case.fails(1, &[&["skip", &id, "--to", "latest"], &by[..]].concat(), &["`skip` takes no `--to`"]);
 }
 
 // What is exported can be read back and says the same, and what is erased is in no answer. M5
@@ -499,7 +464,7 @@ fn an_order_is_exported_and_erased() {
     let id = case.submit("order");
     case.says(0, &["watch", &id]);
     let export = case.json(0, &["export", &id]);
-    let input: Value = serde_json::from_str(NORTHWIND.lines().next().unwrap()).unwrap();
+    let input = first_order();
     assert_eq!((&export["format"], &export["input"]), (&json!(1), &input));
     let text = |value: &Value| value.as_str().unwrap().to_owned();
     let column = |name: &str| text(&export["columns"][name]);
@@ -520,27 +485,22 @@ fn an_order_is_exported_and_erased() {
     assert_eq!(serde_json::to_value(view::history(&task, &workflow)).unwrap(), export["history"]);
 
     let by = ["--by", "ann", "--reason", "request 17"];
-    let erase = |id: &str| [&["erase", id], &by[..]].concat().into_iter().map(str::to_owned).collect::<Vec<_>>();
-    let said = |id: &str| case.json(0, &erase(id).iter().map(String::as_str).collect::<Vec<_>>());
-    let answer = said(&id);
+    let erase = [&["erase", &id], &by[..]].concat();
+    let answer = case.json(0, &erase);
     assert_eq!((&answer["order_id"], &answer["detail"]), (&json!(id), &json!("ann: request 17")));
-    assert_eq!(said(&id), answer, "again");
-    assert!(case.says(0, &[&["erase", &id], &by[..]].concat()).starts_with("erased "));
-    assert!(case.says(0, &["get", &id]).contains("erased"));
+    assert_eq!(case.json(0, &erase), answer, "again");
+    assert!(case.says(0, &erase).starts_with("erased "));
+    case.shows(0, &["get", &id], &["erased"]);
     let erased = case.json(0, &["export", &id]);
     assert_eq!((&erased["input"], &erased["order"]["state"]), (&Value::Null, &json!("Processed")));
     let customer = input["customer"].to_string();
     assert!(customer.len() > 10 && export.to_string().contains(&customer));
     let outputs = erased["order"]["steps"].as_array().unwrap().iter().map(|step| &step["output"]);
     assert!(outputs.into_iter().all(Value::is_null), "{erased:#}");
-    let error = case.fails(1, &[&["undo", &id], &by[..]].concat());
-    assert!(error.contains("409") && error.contains("data was erased"), "{error}");
+    case.fails(1, &[&["undo", &id], &by[..]].concat(), &["409", "data was erased"]);
 
-    case.faults("payment", json!({"permanent": 1.0}));
-    let id = case.submit("strict");
-    case.says(4, &["watch", &id]);
-    let error = case.fails(1, &[&["erase", &id], &by[..]].concat());
-    assert!(error.contains("409") && error.contains("waits for a person"), "{error}");
+    let id = case.declined();
+    case.fails(1, &[&["erase", &id], &by[..]].concat(), &["409", "waits for a person"]);
 }
 
 // What production did is done again on a laptop, from the route's own answer. M6
@@ -556,8 +516,7 @@ fn an_exported_order_is_replayed() {
     let id = case.submit("order");
     case.says(0, &["watch", &id]);
     export(&id);
-    let text = case.says(0, &replay);
-    assert!(text.contains("the replay reaches the same state as the order: Processed"), "{text}");
+    case.shows(0, &replay, &["the replay reaches the same state as the order: Processed"]);
 
     case.faults("payment", json!({"permanent": 1.0}));
     let undone = case.submit("order");
@@ -570,34 +529,24 @@ fn an_exported_order_is_replayed() {
     let refused = log.iter_mut().find(|entry| entry[1] == "f").unwrap();
     *refused = json!([refused[0], "p", refused[2], refused[3], null]);
     std::fs::write(case.dir.path().join("export.json"), exported.to_string()).unwrap();
-    let text = case.says(1, &replay);
-    assert!(text.contains("the histories differ from") && text.contains("export: undoing"), "{text}");
+    case.shows(1, &replay, &["the histories differ from", "export: undoing"]);
 
-    let stopped = case.submit("strict");
-    case.says(4, &["watch", &stopped]);
+    let stopped = case.declined();
     export(&stopped);
-    let text = case.says(0, &replay);
-    assert!(text.contains("the replay reaches the same state as the order: Error"), "{text}");
+    case.shows(0, &replay, &["the replay reaches the same state as the order: Error"]);
     // A file that undoes what failed.
     let file = std::fs::read_to_string(case.dir.path().join("workflows/strict.toml")).unwrap();
-    std::fs::write(
-        case.dir.path().join("new.toml"),
-        file.replace("on_failure = \"error\"", "").replace("timeout = \"1s\"", "timeout = \"3s\""),
-    )
-    .unwrap();
-    let text = case.says(0, &[&["simulate", "new.toml"], &replay[1..]].concat());
-    assert!(text.contains("with this file the order reaches Undone") && text.contains("another one"), "{text}");
+    let new = file.replace("on_failure = \"error\"", "").replace("timeout = \"1s\"", "timeout = \"3s\"");
+    std::fs::write(case.dir.path().join("new.toml"), new).unwrap();
+    let words = ["with this file the order reaches Undone", "another one"];
+    case.shows(0, &[&["simulate", "new.toml"], &replay[1..]].concat(), &words);
     // A person's act is part of the history.
     let by = ["--output", "{}", "--wait", "--by", "ann", "--reason", "paid in cash"];
     case.says(0, &[&["mark-done", &stopped], &by[..]].concat());
     export(&stopped);
-    let text = case.says(0, &replay);
-    assert!(
-        text.contains("the replay reaches the same state as the order: Processed") && !text.contains("note:"),
-        "{text}"
-    );
-    let error = case.fails(2, &["simulate", "--replay", "order.json"]);
-    assert!(error.contains("this is no exported order"), "{error}");
+    let text = case.shows(0, &replay, &["the replay reaches the same state as the order: Processed"]);
+    assert!(!text.contains("note:"), "{text}");
+    case.fails(2, &["simulate", "--replay", "order.json"], &["this is no exported order"]);
 }
 
 // `stepwarden queues | head -1` ends cleanly.
@@ -610,12 +559,8 @@ fn a_reader_that_is_gone_ends_a_verb() {
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         // Closed before the first byte.
         drop(child.stdout.take());
-        let mut error = String::new();
-        for line in BufReader::new(child.stderr.take().unwrap()).lines() {
-            error += &line.unwrap();
-        }
-        let code = child.wait().unwrap().code();
-        assert!(code == Some(141) && error.is_empty(), "{args:?}: {code:?} {error}");
+        let output = child.wait_with_output().unwrap();
+        assert!(output.status.code() == Some(141) && output.stderr.is_empty(), "{args:?}: {output:?}");
     }
 }
 
@@ -653,8 +598,7 @@ fn the_doctor_is_content_with_a_fresh_system() {
     // The files have timeouts of a second, which is enough here.
     let warned = of_status(&report, "warn").join("\n");
     assert!(warned.contains("on AWS: workflow `order`: step `reserve` has a timeout of 1000 ms"), "{warned}");
-    let text = case.says(0, &["doctor"]);
-    assert!(text.contains("ok    API") && text.contains(" 0 failures"), "{text}");
+    case.shows(0, &["doctor"], &["ok    API", " 0 failures"]);
 }
 
 // Each check says what to do.
@@ -680,21 +624,13 @@ fn the_doctor_finds_what_is_wrong() {
 
     // The endpoints accept calls from anybody on this machine.
     let call = |target: &str, body: Value| {
-        let request = http()
-            .post(&case.up.aws_url)
-            .header("x-amz-target", target)
-            .header("content-type", "application/x-amz-json-1.0");
-        block(async { request.body(body.to_string()).send().await.unwrap().error_for_status().unwrap() });
+        block(call(&http(), &case.up.aws_url, target, &body)).unwrap();
     };
     let url = format!("{}/000000000000/stepwarden-agent-fraud-low", case.up.aws_url);
     call("AmazonSQS.DeleteQueue", json!({"QueueUrl": url}));
     finds(case.doctor(&[]), &["queue agent-fraud-low", "is missing", "restart `stepwarden up`"]);
-    call(
-        "AmazonSQS.SetQueueAttributes",
-        json!({
-            "QueueUrl": format!("{}/000000000000/stepwarden-replies", case.up.aws_url), "Attributes": {"RedrivePolicy": ""},
-        }),
-    );
+    let url = format!("{}/000000000000/stepwarden-replies", case.up.aws_url);
+    call("AmazonSQS.SetQueueAttributes", json!({"QueueUrl": url, "Attributes": {"RedrivePolicy": ""}}));
     finds(case.doctor(&[]), &["queue replies", "dead letters do not go to stepwarden-replies-dead"]);
     call("DynamoDB_20120810.DeleteTable", json!({"TableName": "stepwarden-orders"}));
     finds(case.doctor(&[]), &["table stepwarden-orders", "is missing", "restart `stepwarden up`"]);
@@ -708,47 +644,38 @@ fn the_doctor_looks_at_the_data_too() {
     std::fs::write(data.join("tables.db"), "no database at all").unwrap();
     let output = run(dir.path(), &["doctor", "--data", "data", "--url", "http://127.0.0.1:1", "--json"]);
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
-    let failed = of_status(&report, "fail").join("\n");
-    assert!(failed.contains("tables.db is damaged") && failed.contains("restore it"), "{failed}");
+    let found = of_status(&report, "fail").join("\n");
+    assert!(found.contains("tables.db is damaged") && found.contains("restore it"), "{found}");
 }
 
 #[test]
 fn scenarios_say_by_their_exit_code_how_they_ended() {
-    let dir = tempfile::tempdir().unwrap();
-    let texts_of = |args: &[&str]| {
-        let output = run(dir.path(), args);
-        let (text, error) = texts(&output);
-        (output.status.code(), text, error)
-    };
-    let (code, _, error) = texts_of(&["test"]);
-    assert!(code == Some(2) && error.contains("[[scenario]]"), "{code:?} {error}");
-    for folder in ["tests", "workflows"] {
-        std::fs::create_dir(dir.path().join(folder)).unwrap();
-    }
-    std::fs::write(dir.path().join("workflows/order.toml"), QUICK.replace("\"1s\"", "\"5s\"")).unwrap();
+    let dir = folder("workflows", &[("order", &QUICK.replace("\"1s\"", "\"5s\""))]);
+    let test = |args: &[&str]| run(dir.path(), &[&["test"], args].concat());
+    failed(&test(&[]), 2, &["[[scenario]]"]);
+    std::fs::create_dir(dir.path().join("tests")).unwrap();
     let scenario = |state: &str| {
         let all =
             format!("[[scenario]]\nname = \"it ends\"\nworkflow = \"order\"\nexpect = {{ state = \"{state}\" }}\n");
         std::fs::write(dir.path().join("tests/order.toml"), all).unwrap();
     };
     scenario("Refused");
-    let (code, text, error) = texts_of(&["test"]);
-    assert_eq!(
-        text, "tests/order.toml\n  ok    it ends\n1 scenario, 0 failed; 0 seeds under faults\n",
-        "{code:?} {error}"
-    );
-    assert_eq!(code, Some(0));
+    let output = test(&[]);
+    let (text, error) = texts(&output);
+    assert_eq!(text, "tests/order.toml\n  ok    it ends\n1 scenario, 0 failed; 0 seeds under faults\n", "{error}");
+    assert_eq!(output.status.code(), Some(0));
     scenario("Processed");
-    let (code, text, _) = texts_of(&["test", "tests/order.toml", "--workflows", "workflows"]);
-    assert!(code == Some(1) && text.contains("state: expected Processed, but it is Refused: "), "{code:?} {text}");
-    let (code, text, _) = texts_of(&["test", "--json"]);
-    let answer: Value = serde_json::from_str(&text).unwrap();
-    assert_eq!((code, &answer["failed"], &answer["scenarios"][0]["name"]), (Some(1), &json!(1), &json!("it ends")));
+    let output = test(&["tests/order.toml", "--workflows", "workflows"]);
+    let (text, _) = texts(&output);
+    assert!(text.contains("state: expected Processed, but it is Refused: "), "{text}");
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    let output = test(&["--json"]);
+    let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&answer["failed"], &answer["scenarios"][0]["name"]), (&json!(1), &json!("it ends")));
+    assert_eq!(output.status.code(), Some(1));
     scenario("Gone");
-    let (code, _, error) = texts_of(&["test"]);
-    assert!(code == Some(2) && error.starts_with("stepwarden: tests/order.toml:4: "), "{code:?} {error}");
-    let (code, _, error) = texts_of(&["test", "tests", "--only", "something else"]);
-    assert_eq!(code, Some(2), "{error}");
+    assert!(failed(&test(&[]), 2, &[]).starts_with("stepwarden: tests/order.toml:4: "));
+    failed(&test(&["tests", "--only", "something else"]), 2, &[]);
 }
 
 // docs/cli.md has a section for every verb, with its options and no others.

@@ -3,16 +3,14 @@
 
 mod common;
 
-use common::{NORTHWIND, QUICK, run};
+use common::{NORTHWIND, directory, run};
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
 // A1, A2, A4: every order of the demo ends, and the ledgers hold.
 #[test]
 fn a_demo_of_ones_own_orders_ends_with_its_summary() {
-    let dir = tempfile::tempdir().unwrap();
-    std::fs::create_dir(dir.path().join("quick")).unwrap();
-    std::fs::write(dir.path().join("quick/order.toml"), QUICK).unwrap();
+    let dir = directory();
     let orders: String = NORTHWIND.lines().take(20).map(|line| format!("{line}\n")).collect();
     std::fs::write(dir.path().join("mine.jsonl"), orders).unwrap();
     let output = run(dir.path(), &["demo", "mine.jsonl", "--seed", "7", "--permanent", "0.1", "--workflows", "quick"]);
@@ -27,9 +25,7 @@ fn a_demo_of_ones_own_orders_ends_with_its_summary() {
 // The same for programs: one object, and nothing else.
 #[test]
 fn a_demo_for_programs_prints_one_object() {
-    let dir = tempfile::tempdir().unwrap();
-    std::fs::create_dir(dir.path().join("quick")).unwrap();
-    std::fs::write(dir.path().join("quick/order.toml"), QUICK).unwrap();
+    let dir = directory();
     std::fs::write(dir.path().join("mine.jsonl"), NORTHWIND.lines().next().unwrap()).unwrap();
     let output = run(dir.path(), &["demo", "mine.jsonl", "--json", "--permanent", "0", "--workflows", "quick"]);
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();

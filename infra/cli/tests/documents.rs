@@ -6,12 +6,16 @@
 
 mod common;
 
-use common::{Up, run};
+use clap::CommandFactory;
+use common::Up;
+use common::client::{once, submit};
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
+use stepwarden::args::Cli;
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
@@ -67,9 +71,9 @@ fn arguments(command: &str) -> Option<Vec<&str>> {
 // Point 6: no page names a verb or an option that the program does not know.
 #[test]
 fn every_verb_and_option_that_a_page_names_is_known() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut helps: BTreeMap<String, Option<String>> = BTreeMap::new();
-    let mut wrong = Vec::new();
+    let mut cli = Cli::command();
+    cli.build();
+    let (mut named, mut wrong) = (BTreeSet::new(), Vec::new());
     for (page, text) in pages() {
         let inline =
             text.split('`').skip(1).step_by(2).filter(|code| code.starts_with("stepwarden ")).map(str::to_owned);
@@ -81,35 +85,23 @@ fn every_verb_and_option_that_a_page_names_is_known() {
             if verb == "help" || !verb.bytes().all(|b| b.is_ascii_lowercase() || b == b'-') || verb.starts_with('-') {
                 continue;
             }
-            let mut help_of = |verbs: &[&str]| {
-                let read = || {
-                    let output = run(dir.path(), &[verbs, &["--help"]].concat());
-                    output.status.success().then(|| String::from_utf8(output.stdout).unwrap())
-                };
-                helps.entry(verbs.join(" ")).or_insert_with(read).clone()
-            };
-            let mut help = help_of(&[verb]);
-            // A verb with verbs of its own, such as `workflows put`.
-            if help.as_ref().is_some_and(|help| help.contains("Commands:"))
-                && let Some(second) = words.get(1).filter(|word| word.bytes().all(|b| b.is_ascii_lowercase()))
-            {
-                help = help_of(&[verb, second]);
-            }
-            let Some(help) = help else {
+            let Some(found) = cli.find_subcommand(verb) else {
                 wrong.push(format!("{page}: `{command}`: there is no verb `{verb}`"));
                 continue;
             };
-            for option in words.iter().filter(|word| word.starts_with("--")) {
+            // A verb with verbs of its own, such as `workflows put`.
+            let found = words.get(1).and_then(|second| found.find_subcommand(second)).unwrap_or(found);
+            named.insert(found.get_name());
+            for option in words.iter().filter_map(|word| word.strip_prefix("--")) {
                 let name = option.split('=').next().unwrap().trim_end_matches([',', ']', ')']);
-                let is_known = help.split_whitespace().any(|word| word.trim_end_matches(',') == name);
-                if !is_known {
-                    wrong.push(format!("{page}: `{command}`: `{verb}` knows no {name}"));
+                if !found.get_arguments().any(|arg| arg.get_long() == Some(name)) {
+                    wrong.push(format!("{page}: `{command}`: `{verb}` knows no --{name}"));
                 }
             }
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    assert!(helps.len() > 10, "only {:?} were named", helps.keys());
+    assert!(named.len() > 10, "only {named:?} were named");
 }
 
 /// A system with what the pages mention, and a folder like the repository's root.
@@ -196,19 +188,11 @@ impl Scene {
         let http = common::http();
         let service = format!("{}/faults/payment", self.up.remotes_url);
         http.put(&service).json(&faults).send().await.unwrap().error_for_status().unwrap();
-        let input: Value = serde_json::from_str(common::NORTHWIND.lines().next().unwrap()).unwrap();
-        let post = http.post(format!("{}/orders", self.up.url)).header("idempotency-key", key);
-        let answer = post.json(&json!({"workflow": workflow, "input": input})).send().await.unwrap();
-        let id = answer.json::<Value>().await.unwrap()["order_id"].as_str().unwrap().to_owned();
-        for _ in 0..20 {
-            let url = format!("{}/orders/{id}?wait=4", self.up.url);
-            let order: Value = http.get(url).send().await.unwrap().json().await.unwrap();
-            if order["state"] == state {
-                http.put(&service).json(&json!({})).send().await.unwrap().error_for_status().unwrap();
-                return id;
-            }
-        }
-        panic!("{id} did not come to {state}");
+        let order = json!({"workflow": workflow, "input": common::first_order()});
+        let id = submit(&http, &self.up.url, key, &order).await;
+        once(&http, &self.up.url, &id, Duration::from_secs(80), |order| order["state"] == state).await;
+        http.put(&service).json(&json!({})).send().await.unwrap().error_for_status().unwrap();
+        id
     }
 
     /// The command with this system's addresses and orders.

@@ -3,33 +3,35 @@
 
 mod common;
 
-use common::client::ended;
-use common::{Running, Up, directory, http, program};
-use serde_json::{Value, json};
+use common::client::{ended, submit};
+use common::{Running, Up, directory, failed, first_order, http, program};
+use rustix::process::Signal;
+use serde_json::json;
 use std::path::Path;
 use std::process::Stdio;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// A command that ends by itself has ended after this time, on any machine.
 const PATIENCE: Duration = Duration::from_secs(90);
-
-fn order(key: &str) -> Value {
-    let input: Value = serde_json::from_str(common::NORTHWIND.lines().next().unwrap()).unwrap();
-    json!({"workflow": "order", "reference": key, "input": input})
-}
 
 /// Submits `count` orders one after another, and waits until all have ended well.
 async fn orders_end_well(up: &Up, count: usize) {
     let http = http();
     for n in 0..count {
-        let key = format!("door-{n}");
-        let post = http.post(format!("{}/orders", up.url)).header("idempotency-key", &key).json(&order(&key));
-        let answer = post.send().await.unwrap_or_else(|error| panic!("submission {n} was not answered: {error}"));
-        assert_eq!(answer.status(), 202, "submission {n}");
-        let id = answer.json::<Value>().await.unwrap()["order_id"].as_str().unwrap().to_owned();
+        let order = json!({"workflow": "order", "input": first_order()});
+        let id = submit(&http, &up.url, &format!("door-{n}"), &order).await;
         let order = ended(&http, &up.url, &id, PATIENCE).await;
         assert_eq!(order["state"], "Processed", "{order}");
     }
+}
+
+/// A system on files.
+const UP: [&str; 7] = ["up", "--port", "0", "--data", "data", "--workflows", "quick"];
+
+fn start_on_files(dir: &Path, more: &[&str]) -> Up {
+    let mut command = program(dir, &[&UP[..], more].concat());
+    command.stderr(Stdio::null());
+    Up::of(command)
 }
 
 fn start(dir: &Path, log: &str) -> Up {
@@ -102,29 +104,15 @@ async fn the_ports_have_the_same_rules_and_room_for_everybody() {
 #[tokio::test]
 async fn a_closed_terminal_ends_it_cleanly() {
     let dir = directory();
-    let mut command = program(dir.path(), &["up", "--port", "0", "--data", "data", "--workflows", "quick"]);
-    command.stderr(Stdio::null());
-    let mut up = Up::of(command);
-    let pid = up.process.0.id().to_string();
-    assert!(std::process::Command::new("kill").args(["-HUP", &pid]).status().unwrap().success());
-    let begin = Instant::now();
-    let status = loop {
-        if let Some(status) = up.process.0.try_wait().unwrap() {
-            break status;
-        }
-        assert!(begin.elapsed() < PATIENCE, "it goes on");
-        std::thread::sleep(Duration::from_millis(10));
-    };
-    assert_eq!(status.code(), Some(0));
+    let mut up = start_on_files(dir.path(), &[]);
+    assert_eq!(up.process.end(Signal::HUP).code(), Some(0));
 }
 
 #[test]
 fn a_port_without_room_for_the_next_two_is_wrong_use() {
     let dir = directory();
     for port in ["65534", "65535", "65536", "x"] {
-        let ended = common::run(dir.path(), &["up", "--memory", "--port", port]);
-        assert_eq!(ended.status.code(), Some(2), "{port}");
-        assert!(String::from_utf8_lossy(&ended.stderr).contains("65533"), "{ended:?}");
+        failed(&common::run(dir.path(), &["up", "--memory", "--port", port]), 2, &["65533"]);
     }
 }
 
@@ -133,13 +121,8 @@ fn a_port_without_room_for_the_next_two_is_wrong_use() {
 async fn the_data_is_its_owners_alone() {
     use std::os::unix::fs::PermissionsExt;
     let dir = directory();
-    let open = |folder: &str| {
-        let mut command = program(dir.path(), &["up", "--port", "0", "--data", folder, "--workflows", "quick"]);
-        command.stderr(Stdio::null());
-        Up::of(command)
-    };
     let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
-    let up = open("data");
+    let up = start_on_files(dir.path(), &[]);
     orders_end_well(&up, 1).await;
     drop(up);
     let data = dir.path().join("data");
@@ -153,7 +136,7 @@ async fn the_data_is_its_owners_alone() {
     for file in files() {
         std::fs::set_permissions(file, PermissionsExt::from_mode(0o644)).unwrap();
     }
-    drop(open("data"));
+    drop(start_on_files(dir.path(), &[]));
     for file in files() {
         assert_eq!(mode(&file), 0o600, "{}", file.display());
     }
@@ -163,13 +146,7 @@ async fn the_data_is_its_owners_alone() {
 #[tokio::test]
 async fn damaged_data_is_said_and_there_is_a_way_on() {
     let dir = directory();
-    let start = |more: &[&str]| {
-        let args = [&["up", "--port", "0", "--data", "data", "--workflows", "quick"], more].concat();
-        program(dir.path(), &args)
-    };
-    let mut command = start(&[]);
-    command.stderr(Stdio::null());
-    let mut up = Up::of(command);
+    let mut up = start_on_files(dir.path(), &[]);
     orders_end_well(&up, 5).await;
     up.kill();
     let doctor = || {
@@ -190,14 +167,9 @@ async fn damaged_data_is_said_and_there_is_a_way_on() {
     let told = doctor();
     assert!(told.contains("tables.db is damaged"), "{told}");
     assert!(told.contains("remotes.log is damaged"), "{told}");
-    let ended = common::run(dir.path(), &["up", "--port", "0", "--data", "data", "--workflows", "quick"]);
-    let why = String::from_utf8_lossy(&ended.stderr).into_owned();
-    assert_eq!(ended.status.code(), Some(2), "{why}");
-    assert!(why.contains("tables.db") && why.contains("--accept-loss"), "{why}");
-    let mut command = start(&["--accept-loss"]);
-    command.stderr(Stdio::null());
-    let mut up = Up::of(command);
+    failed(&common::run(dir.path(), &UP), 2, &["tables.db", "--accept-loss"]);
+    let mut up = start_on_files(dir.path(), &["--accept-loss"]);
     orders_end_well(&up, 1).await;
     up.kill();
-    drop(Up::of(start(&[])));
+    drop(start_on_files(dir.path(), &[]));
 }

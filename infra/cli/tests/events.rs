@@ -7,13 +7,11 @@
 
 mod common;
 
-use common::client::ended;
-use common::{Up, number};
+use common::client::{ended, insist};
+use common::{Up, folder, free_ports, number};
 use futures::{StreamExt, stream};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::net::TcpListener;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -57,35 +55,14 @@ struct Client {
 impl Client {
     /// Repeats a request until it is accepted, and once more if `is_lost`.
     async fn post(&self, path: &str, key: &str, body: &Value, is_lost: bool) -> Value {
-        let (begin, mut answers) = (Instant::now(), 1 + u64::from(is_lost));
-        loop {
-            let post = self.http.post(format!("{}{path}", self.url)).header("idempotency-key", key).json(body);
-            let last = match post.send().await {
-                Ok(answer) if answer.status() == 202 => match answer.json::<Value>().await {
-                    Ok(answer) => {
-                        answers -= 1;
-                        if answers == 0 {
-                            return answer;
-                        }
-                        continue;
-                    }
-                    Err(error) => format!("half an answer: {error}"),
-                },
-                Ok(answer) => {
-                    let status = answer.status();
-                    let text = answer.text().await.unwrap_or_default();
-                    assert!(status == 429 || status.is_server_error(), "{path} {key}: {status} {text}");
-                    text
-                }
-                Err(error) => error.to_string(),
-            };
-            self.again.fetch_add(1, Ordering::Relaxed);
-            assert!(
-                begin.elapsed() < PATIENCE,
-                "{path} {key} is not accepted within {PATIENCE:?}; the last answer: {last}"
-            );
-            tokio::time::sleep(Duration::from_millis(50)).await;
+        let mut last = Value::Null;
+        for _ in 0..1 + u8::from(is_lost) {
+            let post = || self.http.post(format!("{}{path}", self.url)).header("idempotency-key", key).json(body);
+            let (answer, again) = insist(202, PATIENCE, post).await;
+            self.again.fetch_add(again, Ordering::Relaxed);
+            last = answer;
         }
+        last
     }
 
     /// Submits order `n` and sends all its events. The order's id.
@@ -102,23 +79,6 @@ impl Client {
         }
         id
     }
-}
-
-/// A port that is free, below the range that the system assigns.
-fn free_port() -> u16 {
-    let mut random = fastrand::Rng::new();
-    loop {
-        let port = random.u16(20_000..32_000);
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            return port;
-        }
-    }
-}
-
-fn start(dir: &Path, port: u16) -> Up {
-    // The weakest durability that survives a kill.
-    let durability = ["--data", "data", "--durability", "process", "--workflows", "asks", "--rate-limit", "0"];
-    Up::start(dir, &[&["--port", &port.to_string()], &durability[..]].concat())
 }
 
 /// What is wrong with order `n`: each of its events is taken by its own step, and once.
@@ -142,11 +102,10 @@ async fn answered_events_survive_kills_and_count_once() {
     let (events, kills) = (number("EVENTS", EVENTS), number("KILLS", KILLS));
     let orders = events.div_ceil(STEPS).max(1);
     println!("SEED={seed} EVENTS={events} KILLS={kills}");
-    let dir = tempfile::tempdir().expect("a folder");
-    std::fs::create_dir(dir.path().join("asks")).expect("a folder");
-    std::fs::write(dir.path().join("asks/asks.toml"), workflow()).expect("a file");
-    let port = free_port();
-    let mut up = start(dir.path(), port);
+    let dir = folder("asks", &[("asks", &workflow())]);
+    let port = free_ports(1);
+    let start = || Up::start_killable(dir.path(), port, "asks", &[]);
+    let mut up = start();
     let (http, url) = (common::http(), up.url.clone());
     let client = Arc::new(Client { http, url, again: AtomicU64::new(0), accepted: AtomicU64::new(0) });
     let (begin, mut random) = (Instant::now(), fastrand::Rng::with_seed(seed));
@@ -165,7 +124,7 @@ async fn answered_events_survive_kills_and_count_once() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         up.kill();
-        up = start(dir.path(), port);
+        up = start();
         // A long run says how far it is.
         if (kill + 1) % kills.div_ceil(10) == 0 {
             let accepted = client.accepted.load(Ordering::Relaxed);

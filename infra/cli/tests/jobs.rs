@@ -4,44 +4,16 @@
 
 mod common;
 
-use common::{Up, number};
+use common::client::insist;
+use common::{Up, folder, free_ports, number};
 use futures::{StreamExt, stream};
-use serde_json::{Value, json};
-use std::net::TcpListener;
-use std::path::Path;
+use serde_json::json;
 use std::time::{Duration, Instant};
 
 /// Something happens within this time on any machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 const WORKFLOW: &str = "name = \"stops\"\non_failure = \"error\"\n[[step]]\nname = \"a\"\nfail = \"no such card\"\n";
-
-fn start(dir: &Path, port: u16) -> Up {
-    let more = ["--data", "data", "--durability", "process", "--workflows", "stops", "--rate-limit", "0"];
-    Up::start(dir, &[&["--port", &port.to_string()], &more[..]].concat())
-}
-
-/// The answer to a request, once there is one.
-async fn ask(request: impl Fn() -> reqwest::RequestBuilder) -> Value {
-    let begin = Instant::now();
-    loop {
-        match request().send().await {
-            Ok(answer) if answer.status().is_success() => match answer.json().await {
-                Ok(answer) => return answer,
-                Err(error) => assert!(begin.elapsed() < PATIENCE, "{error}"),
-            },
-            Ok(answer) => {
-                assert!(
-                    answer.status() == 429 || answer.status().is_server_error(),
-                    "{}",
-                    answer.text().await.unwrap()
-                );
-            }
-            Err(error) => assert!(begin.elapsed() < PATIENCE, "{error}"),
-        }
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-}
 
 // M4, A4: no order is acted on twice, and none is forgotten.
 #[tokio::test(flavor = "multi_thread")]
@@ -50,23 +22,18 @@ async fn a_job_survives_kills_without_its_client() {
     let (orders, kills) = (number("ORDERS", 120), number("KILLS", 3));
     println!("SEED={seed} ORDERS={orders} KILLS={kills}");
     let mut random = fastrand::Rng::with_seed(seed);
-    let dir = tempfile::tempdir().expect("a folder");
-    std::fs::create_dir(dir.path().join("stops")).expect("a folder");
-    std::fs::write(dir.path().join("stops/stops.toml"), WORKFLOW).expect("a file");
-    let port = loop {
-        let port = random.u16(20_000..32_000);
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            break port;
-        }
-    };
-    let mut up = start(dir.path(), port);
+    let dir = folder("stops", &[("stops", WORKFLOW)]);
+    let port = free_ports(1);
+    let start = || Up::start_killable(dir.path(), port, "stops", &[]);
+    let mut up = start();
     let (http, url) = (common::http(), up.url.clone());
-    let get = async |path: String| ask(|| http.get(format!("{url}{path}"))).await;
+    let get = async |path: String| insist(200, PATIENCE, || http.get(format!("{url}{path}"))).await.0;
     let submit = |n: u64| {
         let (http, url) = (http.clone(), url.clone());
         async move {
             let post = || http.post(format!("{url}/orders")).header("idempotency-key", format!("k{n}"));
-            let answer = ask(|| post().json(&json!({"workflow": "stops", "input": {}, "labels": ["stopped"]}))).await;
+            let order = json!({"workflow": "stops", "input": {}, "labels": ["stopped"]});
+            let (answer, _) = insist(202, PATIENCE, || post().json(&order)).await;
             answer["order_id"].as_str().expect("an id").to_owned()
         }
     };
@@ -80,13 +47,14 @@ async fn a_job_survives_kills_without_its_client() {
     }
     let body = json!({"action": "resubmit", "filter": {"state": "Error", "label": "stopped"}, "by": "ann",
         "reason": "the bank is back", "rate_per_s": 20, "limit": 100_000});
-    let job = ask(|| http.post(format!("{url}/jobs")).header("idempotency-key", "job").json(&body)).await;
+    let post = || http.post(format!("{url}/jobs")).header("idempotency-key", "job").json(&body);
+    let (job, _) = insist(202, PATIENCE, post).await;
     let job = job["job_id"].as_str().expect("an id").to_owned();
     let begin = Instant::now();
     for _ in 0..kills {
         tokio::time::sleep(Duration::from_millis(random.u64(100..orders * 50 / kills.max(1)))).await;
         up.kill();
-        up = start(dir.path(), port);
+        up = start();
     }
     let ended = loop {
         let now = get(format!("/jobs/{job}")).await;

@@ -10,9 +10,9 @@
 
 mod common;
 
-use common::client::{is_final, rest, state};
+use common::client::{insist, is_final, rest, state};
 use common::record::{Checked, Record, Span, keep_saves};
-use common::{NORTHWIND, QUICK, Running, Up, directory, number, run, start_remotes};
+use common::{NORTHWIND, QUICK, Running, Up, directory, failed, free_ports, number, run, start_remotes};
 use serde_json::{Value, json};
 use shared::time::{SignedDuration, Timestamp};
 use std::collections::BTreeSet;
@@ -78,7 +78,8 @@ struct World<'a> {
 impl<'a> World<'a> {
     async fn start(dir: &'a Path, seed: u64) -> Self {
         let http = common::http();
-        let port = free_ports();
+        // Three for the system, and one for the remote services.
+        let port = free_ports(4);
         let (remotes, remotes_url) = start_remotes(dir, &["--port", &(port + 3).to_string(), "--data", "ledger"]);
         let system = Self::start_system(dir, port, &remotes_url);
         keep_saves(&dir.join("data"));
@@ -88,24 +89,18 @@ impl<'a> World<'a> {
         world
     }
 
-    fn args(remotes_url: &str) -> Vec<String> {
-        let agents = ["inventory", "fraud", "payment", "shipping"];
-        agents.into_iter().flat_map(|agent| ["--remote".into(), format!("{agent}={remotes_url}/{agent}")]).collect()
+    fn args(remotes_url: &str) -> [String; 4] {
+        ["inventory", "fraud", "payment", "shipping"].map(|agent| format!("--remote={agent}={remotes_url}/{agent}"))
     }
 
     fn start_system(dir: &Path, port: u16, remotes_url: &str) -> Up {
-        let (port, remotes) = (port.to_string(), Self::args(remotes_url));
-        // The weakest durability that survives a kill.
-        let mut args = vec!["--port", &port, "--data", "data", "--durability", "process", "--workflows", "quick"];
-        args.extend(remotes.iter().map(String::as_str));
-        Up::start(dir, &args)
+        Up::start_killable(dir, port, "quick", &Self::args(remotes_url).each_ref().map(String::as_str))
     }
 
     fn start_instance(dir: &Path, aws_url: &str, remotes_url: &str) -> Up {
         let remotes = Self::args(remotes_url);
-        let mut args = vec!["--port", "0", "--workflows", "quick"];
-        args.extend(remotes.iter().map(String::as_str));
-        Up::start_on(aws_url, dir, &args)
+        let [one, two, three, four] = remotes.each_ref().map(String::as_str);
+        Up::start_on(aws_url, dir, &["--port", "0", "--workflows", "quick", one, two, three, four])
     }
 
     /// Kills a victim, and restarts it on the same data and the same ports.
@@ -145,17 +140,6 @@ impl<'a> World<'a> {
     }
 }
 
-/// A port that is free together with the next three, below the range that the system assigns.
-fn free_ports() -> u16 {
-    let mut random = fastrand::Rng::new();
-    loop {
-        let port = random.u16(20_000..32_000);
-        if (port..port + 4).all(|port| TcpListener::bind(("127.0.0.1", port)).is_ok()) {
-            return port;
-        }
-    }
-}
-
 /// Submits orders until it is stopped: each is repeated under its key until it is accepted, and the next one is
 /// submitted when it has ended.
 async fn submit(
@@ -173,29 +157,12 @@ async fn submit(
         let body = json!({"workflow": workflow, "input": input, "reply_queue": "default"});
         let mut ids = BTreeSet::new();
         // The same key and the same order get the same answer.
-        let mut answers = 1 + usize::from(n.is_multiple_of(10));
-        let begin = Instant::now();
-        while answers > 0 {
-            let post = http.post(&url).header("idempotency-key", format!("kill-{n}")).json(&body);
-            let last = match post.send().await {
-                Ok(answer) if answer.status() == 202 => match answer.json::<Value>().await {
-                    Ok(answer) => {
-                        let id = answer["order_id"].as_str().unwrap();
-                        record.accepted(id);
-                        ids.insert(id.to_owned());
-                        answers -= 1;
-                        continue;
-                    }
-                    Err(error) => format!("half an answer: {error}"),
-                },
-                Ok(answer) => answer.status().to_string(),
-                Err(error) => error.to_string(),
-            };
-            assert!(
-                begin.elapsed() < PATIENCE,
-                "order {n} is not accepted within {PATIENCE:?}; the last answer: {last}"
-            );
-            tokio::time::sleep(LOOK).await;
+        for _ in 0..1 + usize::from(n.is_multiple_of(10)) {
+            let post = || http.post(&url).header("idempotency-key", format!("kill-{n}")).json(&body);
+            let (answer, _) = insist(202, PATIENCE, post).await;
+            let id = answer["order_id"].as_str().unwrap();
+            record.accepted(id);
+            ids.insert(id.to_owned());
         }
         assert_eq!(ids.len(), 1, "one key is one order");
         let id = ids.pop_first().expect("there is one");
@@ -252,16 +219,7 @@ async fn accepted_orders_survive_kills_and_are_done_once() {
     let checked = record.check();
     checked.assert_clean(&format!("SEED={seed}"));
     assert_eq!(dead, 0, "messages were given up; SEED={seed}");
-    let checked_states = &checked.states;
-    println!(
-        "{} kills, {} orders {checked_states:?}, {} saves, {} effects, {} notices, {} alerts: 0 lost, 0 double",
-        kills.len(),
-        checked.spans.len(),
-        checked.saves,
-        checked.effects,
-        checked.notices,
-        checked.alerts
-    );
+    println!("{} kills, {}: 0 lost, 0 double", kills.len(), checked.words());
     assert!(checked.spans.len() > CLIENTS, "only {} orders; SEED={seed}", checked.spans.len());
     report_recovery(&kills, &checked, seed);
 }
@@ -318,17 +276,13 @@ fn a_recovery_counts_unless_the_next_kill_interrupts_it() {
 fn a_start_that_says_nothing_is_given_up() {
     let mut command = std::process::Command::new("sh");
     command.args(["-c", "echo hello; exec sleep 600"]);
-    let _ = Running::start_within(command, "ready", Duration::from_millis(300));
+    let _ = Running::start(command, "ready", Duration::from_millis(300));
 }
 
 /// Checks for exit code 2 and one line on standard error that contains all of `words`.
-fn is_refused(what: &str, output: &Output, words: &[&str]) {
-    let text = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(2), "{what}: {text}");
-    assert_eq!(text.trim_end().lines().count(), 1, "{what}: {text}");
-    for word in words {
-        assert!(text.contains(word), "{what} does not say `{word}`: {text}");
-    }
+fn is_refused(output: &Output, words: &[&str]) {
+    let text = failed(output, 2, words);
+    assert_eq!(text.trim_end().lines().count(), 1, "{text}");
 }
 
 // Errors that the user can correct: one clear line and exit code 2.
@@ -338,7 +292,7 @@ fn a_port_in_use_is_said_in_one_line() {
     let taken = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
     let output = run(dir.path(), &["up", "--memory", "--port", &port]);
-    is_refused("port", &output, &[&port, "in use", "--port"]);
+    is_refused(&output, &[&port, "in use", "--port"]);
 }
 
 #[test]
@@ -347,7 +301,7 @@ fn a_data_directory_in_use_is_said_in_one_line() {
     let up = Up::start(dir.path(), &["--port", "0", "--data", "data"]);
     assert!(up.url.starts_with("http://127.0.0.1:"), "{}", up.url);
     let output = run(dir.path(), &["up", "--port", "0", "--data", "data"]);
-    is_refused("in use", &output, &["data", "in use", &up.process.0.id().to_string()]);
+    is_refused(&output, &["data", "in use", &up.process.0.id().to_string()]);
 }
 
 #[test]
@@ -358,7 +312,7 @@ fn a_damaged_database_file_is_said_in_one_line() {
         std::fs::create_dir(&data).unwrap();
         std::fs::write(data.join(file), "x".repeat(20_000)).unwrap();
         let output = run(dir.path(), &["up", "--port", "0", "--data", "data"]);
-        is_refused(file, &output, &[file, "damaged", "restore"]);
+        is_refused(&output, &[file, "damaged", "restore"]);
     }
 }
 
@@ -375,10 +329,10 @@ fn a_bad_workflow_file_is_named_with_its_line() {
     for (text, line, word) in table {
         std::fs::write(&file, text).unwrap();
         let output = run(dir.path(), &["up", "--memory", "--port", "0", "--workflows", "quick"]);
-        is_refused(word, &output, &[&format!("order.toml:{line}:"), word]);
+        is_refused(&output, &[&format!("order.toml:{line}:"), word]);
     }
     let output = run(dir.path(), &["up", "--memory", "--workflows", "missing"]);
-    is_refused("no such folder", &output, &["missing"]);
+    is_refused(&output, &["missing"]);
 }
 
 // B9: a list says that there are more orders, and how to see them.
@@ -405,16 +359,4 @@ fn a_list_says_how_it_goes_on() {
     all.sort();
     all.dedup();
     assert_eq!(all.len(), 3, "{first}{second}");
-}
-
-// The reader of its output closes the pipe after the first line, as in `stepwarden up | head -1`.
-#[test]
-fn the_first_line_of_up_is_its_url_and_it_answers() {
-    let dir = directory();
-    let up = Up::start(dir.path(), &["--port", "0", "--memory"]);
-    let port: BTreeSet<&str> = up.url.split("http://127.0.0.1:").collect();
-    assert!(port.iter().any(|p| p.parse::<u16>().is_ok_and(|p| p > 0)), "{}", up.url);
-    let get = async { common::http().get(format!("{}/orders", up.url)).send().await };
-    let answer = tokio::runtime::Runtime::new().unwrap().block_on(get).unwrap();
-    assert_eq!(answer.status(), 200);
 }

@@ -7,12 +7,10 @@
 
 mod common;
 
-use common::client::ended;
-use common::{Up, number};
+use common::client::{ended, insist, submit};
+use common::{Up, folder, free_ports, number};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
-use std::net::TcpListener;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Items in `cargo test`; at most 10,000.
@@ -42,38 +40,9 @@ timeout = "2s"
 retry = { max = 50, backoff = ["200ms"] }
 "#;
 
-/// A port that is free, below the range that the system assigns.
-fn free_port() -> u16 {
-    let mut random = fastrand::Rng::new();
-    loop {
-        let port = random.u16(20_000..32_000);
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            return port;
-        }
-    }
-}
-
-fn start(dir: &Path, port: u16) -> Up {
-    // The weakest durability that survives a kill.
-    let durability = ["--data", "data", "--durability", "process", "--workflows", "lists", "--rate-limit", "0"];
-    Up::start(dir, &[&["--port", &port.to_string()], &durability[..]].concat())
-}
-
 /// What the system answers. It may just have been started, on a busy machine.
 async fn read(http: &reqwest::Client, url: &str) -> Value {
-    let begin = Instant::now();
-    loop {
-        let last = match http.get(url).send().await {
-            Ok(answer) if answer.status().is_success() => match answer.json().await {
-                Ok(value) => return value,
-                Err(error) => error.to_string(),
-            },
-            Ok(answer) => answer.status().to_string(),
-            Err(error) => error.to_string(),
-        };
-        assert!(begin.elapsed() < PATIENCE, "{url}: {last}");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    insist(200, PATIENCE, || http.get(url)).await.0
 }
 
 /// The inputs of the orders that order `id` started, and how many orders these are.
@@ -103,19 +72,14 @@ async fn a_list_survives_kills_and_each_item_has_one_order() {
     let seed = number("SEED", u64::from(std::process::id()));
     let (items, kills) = (number("ITEMS", ITEMS), number("KILLS", KILLS));
     println!("SEED={seed} ITEMS={items} KILLS={kills}");
-    let dir = tempfile::tempdir().expect("a folder");
-    std::fs::create_dir(dir.path().join("lists")).expect("a folder");
-    for (name, text) in [("list", PARENT), ("item", CHILD)] {
-        std::fs::write(dir.path().join(format!("lists/{name}.toml")), text).expect("a file");
-    }
-    let port = free_port();
-    let mut up = start(dir.path(), port);
+    let dir = folder("lists", &[("list", PARENT), ("item", CHILD)]);
+    let port = free_ports(1);
+    let start = || Up::start_killable(dir.path(), port, "lists", &[]);
+    let mut up = start();
     let (http, url) = (common::http(), up.url.clone());
     let (begin, mut random) = (Instant::now(), fastrand::Rng::with_seed(seed));
     let body = json!({"workflow": "list", "input": {"items": (0..items).collect::<Vec<_>>()}});
-    let post = http.post(format!("{url}/orders")).header("idempotency-key", "k").json(&body);
-    let answer: Value = post.send().await.unwrap().error_for_status().unwrap().json().await.unwrap();
-    let id = answer["order_id"].as_str().unwrap().to_owned();
+    let id = submit(&http, &url, "k", &body).await;
 
     let order = format!("{url}/orders/{id}");
     for kill in 0..kills {
@@ -130,7 +94,7 @@ async fn a_list_survives_kills_and_each_item_has_one_order() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         up.kill();
-        up = start(dir.path(), port);
+        up = start();
     }
     let order = ended(&http, &url, &id, PATIENCE).await;
     let took = begin.elapsed();

@@ -8,7 +8,7 @@ mod common;
 
 use common::client::rest;
 use common::record::{Checked, Record, depth, keep_saves};
-use common::{NORTHWIND, Up, number};
+use common::{NORTHWIND, Up, folder, number};
 use futures::future::join_all;
 use serde_json::{Value, json};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -28,15 +28,6 @@ const TOLD_EVERY: u64 = 10;
 /// If no order ends within this time, something is stuck.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// The outcome of a submission.
-enum Answer {
-    Accepted,
-    /// Status, and when to retry.
-    Refused(u16, Duration),
-    /// Neither.
-    Other(String),
-}
-
 /// The system under load, and the clients.
 struct Load {
     http: reqwest::Client,
@@ -50,9 +41,7 @@ impl Load {
     /// Starts the system with the reference workflow, as users do, or without waiting for a disk that other processes
     /// use.
     async fn start(is_quick: bool) -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        std::fs::create_dir(dir.path().join("workflows")).unwrap();
-        std::fs::write(dir.path().join("workflows/order.toml"), ORDER).unwrap();
+        let dir = folder("workflows", &[("order", ORDER)]);
         let http = common::client().timeout(PATIENCE).pool_max_idle_per_host(CONNECTIONS).build().unwrap();
         let durability = if is_quick { "process" } else { "power" };
         let up =
@@ -62,31 +51,25 @@ impl Load {
         Self { http, up, record, inputs: NORTHWIND.lines().collect(), dir }
     }
 
-    fn url(&self) -> String {
-        format!("{}/orders", self.up.url)
-    }
-
-    async fn submit(&self, key: &str, n: u64) -> Answer {
+    /// Submits order `n`. If it is refused for now: the status, and when to retry.
+    async fn submit(&self, key: &str, n: u64) -> Option<(u16, Duration)> {
         let input = self.inputs[usize::try_from(n).unwrap() % self.inputs.len()];
         let queue = if n.is_multiple_of(TOLD_EVERY) { r#","reply_queue":"default""# } else { "" };
         let body = format!(r#"{{"workflow":"order","input":{input}{queue}}}"#);
-        let post = self.http.post(self.url()).header("idempotency-key", key).header("content-type", "application/json");
-        let answer = match post.body(body).send().await {
-            Ok(answer) => answer,
-            Err(error) => return Answer::Other(format!("{error:?}")),
-        };
+        let post = self.http.post(format!("{}/orders", self.up.url)).header("idempotency-key", key);
+        let post = post.header("content-type", "application/json").body(body);
+        let answer = post.send().await.unwrap_or_else(|error| panic!("{key}: {error:?}"));
         let status = answer.status().as_u16();
         let again = answer.headers().get("retry-after").and_then(|s| s.to_str().ok()?.parse().ok()).filter(|s| *s > 0);
         let body = answer.text().await.unwrap_or_default();
         match (status, again) {
             (202, _) => {
                 let answer: Value = serde_json::from_str(&body).unwrap();
-                let id = answer["order_id"].as_str().unwrap();
-                self.record.accepted(id);
-                Answer::Accepted
+                self.record.accepted(answer["order_id"].as_str().unwrap());
+                None
             }
-            (429 | 503, Some(seconds)) => Answer::Refused(status, Duration::from_secs(seconds)),
-            _ => Answer::Other(format!("{status} {body}")),
+            (429 | 503, Some(seconds)) => Some((status, Duration::from_secs(seconds))),
+            _ => panic!("{key}: {status} {body}"),
         }
     }
 
@@ -108,15 +91,10 @@ impl Load {
                         check(&format!("more than {DEPTH} Wakes are in the queue; {last}"));
                         tokio::time::sleep(Duration::from_millis(5)).await;
                     }
-                    match self.submit(&key, n).await {
-                        Answer::Accepted => break,
-                        Answer::Refused(status, after) => {
-                            last = format!("the last answer was {status}, come back after {after:?}");
-                            check(&last);
-                            tokio::time::sleep(after).await;
-                        }
-                        Answer::Other(what) => panic!("{key}: {what}"),
-                    }
+                    let Some((status, after)) = self.submit(&key, n).await else { break };
+                    last = format!("the last answer was {status}, come back after {after:?}");
+                    check(&last);
+                    tokio::time::sleep(after).await;
                 }
             }
         };
@@ -145,14 +123,8 @@ impl Load {
         self.record.take_files(&self.dir.path().join("data"));
         let checked = self.record.check();
         println!(
-            "{} orders {:?}, {} saves, {} effects, {} notices, {} alerts, {} attempts expired; memory of the system at \
-             most {memory:?} MB, of this program {:?} MB; checked in {:.1} s",
-            checked.spans.len(),
-            checked.states,
-            checked.saves,
-            checked.effects,
-            checked.notices,
-            checked.alerts,
+            "{}, {} attempts expired; memory of the system at most {memory:?} MB, of this program {:?} MB; checked in {:.1} s",
+            checked.words(),
             checked.expired,
             peak_memory_mb(std::process::id()),
             begin.elapsed().as_secs_f64()
@@ -179,12 +151,9 @@ async fn every_order_of_a_long_load_ends() {
     put.send().await.unwrap().error_for_status().unwrap();
     let begin = Instant::now();
     load.steady("long", orders).await;
-    println!("{orders} orders in {:.1} s, {:.0} a second", begin.elapsed().as_secs_f64(), rate(orders, begin));
+    let seconds = begin.elapsed().as_secs_f64();
+    println!("{orders} orders in {seconds:.1} s, {:.0} a second", orders as f64 / seconds);
     let checked = load.end().await;
     checked.assert_clean(&format!("SEED={seed}"));
     assert_eq!(checked.spans.len() as u64, orders);
-}
-
-fn rate(orders: u64, begin: Instant) -> f64 {
-    orders as f64 / begin.elapsed().as_secs_f64()
 }

@@ -6,10 +6,9 @@ mod common;
 
 use common::client::{ended, texts};
 use common::record::call;
-use common::{QUICK, TOKEN, Up, http, program};
+use common::{QUICK, TOKEN, Up, folder, http, program};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(90);
@@ -43,28 +42,22 @@ url = "http://localhost:9/{order_id}"
 headers = { authorization = "Bearer {secret:shop-token}" }
 "#;
 
-fn lines(log: &Path) -> Vec<Value> {
-    let text = std::fs::read_to_string(log).unwrap();
-    text.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"))).collect()
-}
-
 struct Shop {
     up: Up,
     http: reqwest::Client,
+    dir: tempfile::TempDir,
 }
 
 impl Shop {
-    fn start(dir: &Path, log: &Path) -> Self {
-        std::fs::create_dir_all(dir.join("quick")).unwrap();
+    fn start() -> Self {
         let quick = QUICK.replacen("input = \"order\"\n", "", 1);
         let stop = quick.replacen("name = \"order\"", "name = \"stop\"\non_failure = \"error\"", 1);
-        for (name, text) in [("order", quick.as_str()), ("stop", &stop), ("calls", CALLS)] {
-            std::fs::write(dir.join(format!("quick/{name}.toml")), text).unwrap();
-        }
-        let mut command = program(dir, &["up", "--port", "0", "--memory", "--workflows", "quick"]);
+        let dir = folder("quick", &[("order", &quick), ("stop", &stop), ("calls", CALLS)]);
+        let log = std::fs::File::create(dir.path().join("log")).unwrap();
+        let mut command = program(dir.path(), &["up", "--port", "0", "--memory", "--workflows", "quick"]);
         command.env("RUST_LOG", OWN.map(|name| format!("{name}=trace")).join(",")).env("AWS_LAMBDA_RUNTIME_API", "any");
-        command.env("STEPWARDEN_SECRET_SHOP_TOKEN", "mark-secret").stderr(std::fs::File::create(log).unwrap());
-        Self { up: Up::of(command), http: http() }
+        command.env("STEPWARDEN_SECRET_SHOP_TOKEN", "mark-secret").stderr(log);
+        Self { up: Up::of(command), http: http(), dir }
     }
 
     async fn post(&self, key: &str, body: &Value) -> (u16, Value) {
@@ -96,9 +89,8 @@ impl Shop {
 // Logs: no payloads, tokens or secrets; two short lines for an order without faults.
 #[tokio::test]
 async fn the_log_names_orders_and_holds_nothing_of_theirs() {
-    let dir = tempfile::tempdir().unwrap();
-    let log = dir.path().join("log");
-    let mut shop = Shop::start(dir.path(), &log);
+    let mut shop = Shop::start();
+    let log = shop.dir.path().join("log");
     let mut happy = Vec::new();
     let mut outputs = BTreeSet::new();
     for n in 0..5 {
@@ -136,24 +128,21 @@ async fn the_log_names_orders_and_holds_nothing_of_theirs() {
     for (queue, body) in &poison {
         shop.send(queue, body).await;
     }
-    let wanted = "set a message aside";
     let begin = Instant::now();
-    let all = loop {
-        let all = std::fs::read_to_string(&log).unwrap();
-        if all.matches(wanted).count() >= poison.len() {
-            break all;
-        }
-        assert!(begin.elapsed() < PATIENCE, "not all were set aside:\n{all}");
+    let read = || std::fs::read_to_string(&log).unwrap();
+    while read().matches("set a message aside").count() < poison.len() {
+        assert!(begin.elapsed() < PATIENCE, "not all were set aside:\n{}", read());
         tokio::time::sleep(Duration::from_millis(10)).await;
-    };
+    }
     shop.up.kill();
-    let all = std::fs::read_to_string(&log).unwrap_or(all);
+    let all = read();
 
     for secret in outputs.iter().map(String::as_str).chain(["mark-", TOKEN, "b7ad6b7169203331"]) {
         let found: Vec<_> = all.lines().filter(|line| line.contains(secret)).collect();
         assert!(found.is_empty(), "the log holds `{secret}`: {found:#?}");
     }
-    let lines = lines(&log);
+    let read = |line| serde_json::from_str::<Value>(line).unwrap_or_else(|e| panic!("{e}: {line}"));
+    let lines: Vec<Value> = all.lines().map(read).collect();
     let level = |line: &Value| line["level"].as_str().unwrap().to_owned();
     for id in &happy {
         let about =
@@ -165,7 +154,7 @@ async fn the_log_names_orders_and_holds_nothing_of_theirs() {
             assert_eq!((&line["task.id"], &line["trace_id"]), (&json!(id), &json!(TRACE_ID)), "{line}");
             assert!(line["instance"].as_str().is_some_and(|name| !name.is_empty()), "{line}");
         }
-        let bytes: usize = all.lines().filter(|l| about(&&serde_json::from_str(l).unwrap())).map(|l| l.len() + 1).sum();
+        let bytes: usize = all.lines().filter(|line| about(&&read(line))).map(|line| line.len() + 1).sum();
         println!("{bytes} bytes for an order that goes well");
         assert!(bytes <= MOST_BYTES, "{bytes} bytes: {told:#?}");
     }

@@ -9,12 +9,10 @@ mod common;
 use collector::{Collector, Span};
 use common::client::{ended, once, texts};
 use common::record::call;
-use common::{QUICK, TOKEN, Up, http, program};
+use common::{QUICK, TOKEN, Up, folder, http, program};
 use opentelemetry_proto::tonic::trace::v1::span::SpanKind;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
-use std::path::Path;
-use std::process::Command;
 use std::time::{Duration, Instant};
 use stepwarden_aws::traces;
 
@@ -25,30 +23,27 @@ const ABOVE: &str = "b7ad6b7169203331";
 struct Shop {
     up: Up,
     http: reqwest::Client,
+    _dir: tempfile::TempDir,
 }
 
 fn trace(n: u32) -> String {
     format!("{n:032x}")
 }
 
-fn start(dir: &Path, endpoint: &str, calls: &str) -> Shop {
-    std::fs::create_dir_all(dir.join("quick")).unwrap();
+fn start(endpoint: &str, calls: &str) -> Shop {
     let order = QUICK.replacen("input = \"order\"\n", "", 1);
     let stop = order.replacen("name = \"order\"", "name = \"stop\"\non_failure = \"error\"", 1);
     let calls = format!(
         "name = \"calls\"\n[[step]]\nname = \"call\"\ntimeout = \"5s\"\nretry = {{ max = 9, backoff = [\"20ms\"] }}\n\
          [step.http]\nurl = \"{calls}/calls\"\nheaders = {{ x-secret = \"{{secret:shop-token}}\" }}\n"
     );
-    let wrap = "name = \"wrap\"\n[[step]]\nname = \"wrap\"\nagent = \"gift-wrap\"\ntimeout = \"60s\"\n".to_owned();
-    for (name, text) in [("order", &order), ("stop", &stop), ("calls", &calls), ("wrap", &wrap)] {
-        std::fs::write(dir.join(format!("quick/{name}.toml")), text).unwrap();
-    }
-    let external = ["--external-agent", "gift-wrap"];
-    let mut command =
-        program(dir, &["up", "--port", "0", "--memory", "--workflows", "quick", external[0], external[1]]);
+    let wrap = "name = \"wrap\"\n[[step]]\nname = \"wrap\"\nagent = \"gift-wrap\"\ntimeout = \"60s\"\n";
+    let dir = folder("quick", &[("order", &order), ("stop", &stop), ("calls", &calls), ("wrap", wrap)]);
+    let up = ["up", "--port", "0", "--memory", "--workflows", "quick", "--external-agent", "gift-wrap"];
+    let mut command = program(dir.path(), &up);
     command.env("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint).env("OTEL_EXPORTER_OTLP_HEADERS", "x-key=private-otlp");
     command.env("OTEL_SERVICE_NAME", "shop").env("STEPWARDEN_SECRET_SHOP_TOKEN", "private-secret");
-    Shop { up: Up::of(command), http: http() }
+    Shop { up: Up::of(command), http: http(), _dir: dir }
 }
 
 impl Shop {
@@ -89,14 +84,9 @@ impl Shop {
     }
 
     /// Sends SIGTERM, and returns how long the program took to end.
-    async fn stop(&mut self) -> Duration {
+    fn stop(&mut self) -> Duration {
         let begin = Instant::now();
-        let pid = self.up.process.0.id().to_string();
-        assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
-        while self.up.process.0.try_wait().unwrap().is_none() {
-            assert!(begin.elapsed() < PATIENCE, "it does not end");
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
+        self.up.process.end(rustix::process::Signal::TERM);
         begin.elapsed()
     }
 }
@@ -145,9 +135,8 @@ fn check<'a>(all: &'a [Span], id: &str, n: u32) -> Vec<&'a Span> {
 // orders to these orders.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_order_is_one_trace_and_holds_nothing_of_it() {
-    let dir = tempfile::tempdir().unwrap();
     let collector = Collector::start().await;
-    let mut shop = start(dir.path(), &collector.url, &collector.url);
+    let mut shop = start(&collector.url, &collector.url);
 
     let happy = shop.submit("order", 1).await;
     let happy_order = shop.ended(&happy).await;
@@ -166,7 +155,7 @@ async fn an_order_is_one_trace_and_holds_nothing_of_it() {
     let act = json!({"by": "private-person", "reason": "private-reason", "output": {"receipt": "private-output"}});
     shop.post(&format!("/orders/{stopped}/actions/mark-done"), "any", &operator, &act).await;
     shop.once(&stopped, |order| order["state"] == "Processed").await;
-    shop.stop().await;
+    shop.stop();
 
     let all = collector.spans();
     let own = check(&all, &happy, 1);
@@ -230,9 +219,8 @@ async fn an_order_is_one_trace_and_holds_nothing_of_it() {
 // Telemetry: the reply of an external agent that leaves out the trace is linked to the order.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reply_without_its_trace_is_linked_to_the_order() {
-    let dir = tempfile::tempdir().unwrap();
     let collector = Collector::start().await;
-    let mut shop = start(dir.path(), &collector.url, &collector.url);
+    let mut shop = start(&collector.url, &collector.url);
     let mut ids = Vec::new();
     for (n, is_told) in [(1, true), (2, false)] {
         let id = shop.submit("wrap", n).await;
@@ -250,7 +238,7 @@ async fn a_reply_without_its_trace_is_linked_to_the_order() {
         assert_eq!(shop.ended(&id).await["state"], "Processed");
         ids.push(id);
     }
-    shop.stop().await;
+    shop.stop();
     let all = collector.spans();
     let of = |id: &str, name: &str| {
         let found = all.iter().find(|span| span.get("task.id") == id && span.name.ends_with(name));
@@ -266,9 +254,8 @@ async fn a_reply_without_its_trace_is_linked_to_the_order() {
 // bounded time.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_dead_collector_holds_up_no_order() {
-    let dir = tempfile::tempdir().unwrap();
     let dead = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let mut shop = start(dir.path(), &format!("http://{}", dead.local_addr().unwrap()), "http://localhost:9");
+    let mut shop = start(&format!("http://{}", dead.local_addr().unwrap()), "http://localhost:9");
     let id = shop.submit("order", 1).await;
     // This order has ended before an export, and others end during one.
     assert_eq!(shop.ended(&id).await["state"], "Processed");
@@ -277,7 +264,7 @@ async fn a_dead_collector_holds_up_no_order() {
     let id = shop.submit("order", 2).await;
     assert_eq!(shop.ended(&id).await["state"], "Processed");
     println!("an order beside a dead collector took {:?}", begin.elapsed());
-    let took = shop.stop().await;
+    let took = shop.stop();
     println!("the end beside a dead collector took {took:?}");
     // Once for the export in progress, once for the last one, and room for a slow machine.
     assert!(took < 2 * traces::PATIENCE + Duration::from_secs(8), "{took:?}");

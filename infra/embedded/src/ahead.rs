@@ -59,7 +59,7 @@ impl Ahead {
 mod tests {
     use super::*;
     use rusqlite::Connection;
-    use stepwarden_guard::marks::{Marked, Survives};
+    use stepwarden_guard::marks::Marked;
 
     // The log is longer than what is in it, nothing is lost when it is read again after a kill, and it does not grow
     // without bound.
@@ -71,7 +71,7 @@ mod tests {
         connection.pragma_update(None, "page_size", 512).unwrap();
         connection.pragma_update(None, "journal_mode", "WAL").unwrap();
         connection.execute_batch("CREATE TABLE t (n INTEGER PRIMARY KEY, text)").unwrap();
-        let marked = Marked::open(connection, &db, Survives::Power).unwrap();
+        let marked = Marked::open(connection, &db, Durability::Full).unwrap();
         let mut ahead = Ahead::of(Durability::Full, &log, FRAMES).unwrap();
         let mut grown = 0;
         for n in 0..400 {

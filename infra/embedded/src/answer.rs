@@ -1,6 +1,7 @@
 //! What an operation answers, before it is put into an HTTP response.
 
 use serde::Serialize;
+use serde_json::json;
 
 /// One answer in the AWS JSON protocol.
 #[derive(Debug)]
@@ -32,14 +33,7 @@ impl Answer {
 
     /// An error: `{"__type": kind, "message": message}`.
     pub fn error(status: u16, kind: &str, message: &str) -> Self {
-        #[derive(Serialize)]
-        struct Body<'a> {
-            __type: &'a str,
-            message: &'a str,
-        }
-        let mut answer = Self::ok(&Body { __type: kind, message });
-        answer.status = status;
-        answer
+        Self { status, ..Self::ok(&json!({ "__type": kind, "message": message })) }
     }
 
     pub fn is_error(&self) -> bool {

@@ -1,6 +1,5 @@
 //! The connector that is used instead of one with sockets, by the AWS SDKs or without them.
 
-use std::fmt;
 use std::sync::Arc;
 
 use aws_smithy_runtime_api::client::http::{HttpConnector, HttpConnectorFuture};
@@ -9,22 +8,15 @@ use aws_smithy_runtime_api::client::result::ConnectorError;
 use aws_smithy_runtime_api::http::StatusCode;
 use aws_smithy_types::body::SdkBody;
 
-use crate::Inner;
 use crate::answer::Answer;
 use crate::dispatch::Caller;
+use crate::fault::Call;
 use crate::service::target;
+use crate::{Endpoints, Inner};
 
 /// Answers requests in the caller's own task. Connection settings have no effect, because there is no connection; a
 /// caller limits the time of a call itself, as the SDK does.
-pub(crate) struct InProcess(pub Arc<Inner>);
-
-impl fmt::Debug for InProcess {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("InProcess")
-    }
-}
-
-impl HttpConnector for InProcess {
+impl HttpConnector for Endpoints {
     fn call(&self, request: HttpRequest) -> HttpConnectorFuture {
         let inner = Arc::clone(&self.0);
         HttpConnectorFuture::new(async move { answer(&inner, &request).await })
@@ -39,9 +31,10 @@ async fn answer(inner: &Inner, request: &HttpRequest) -> Result<HttpResponse, Co
     let Some(body) = request.body().bytes() else {
         return Err(ConnectorError::user("the request's body is a stream".into()));
     };
+    let call = Call { service, operation, body };
     let caller = Caller { endpoint: endpoint(request.uri()), consumer: None };
     let Answer { status, body, query_error } =
-        inner.dispatch(service, operation, caller, body).await.map_err(|lost| ConnectorError::io(lost.into()))?;
+        inner.dispatch(call, caller).await.map_err(|lost| ConnectorError::io(lost.into()))?;
     let status = StatusCode::try_from(status).map_err(|error| ConnectorError::other(error.into(), None))?;
     let mut response = HttpResponse::new(status, SdkBody::from(body));
     response.headers_mut().insert("content-type", service.content_type());

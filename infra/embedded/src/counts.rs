@@ -11,10 +11,6 @@ pub struct Counts {
     pub operations: BTreeMap<String, OperationCounts>,
     /// SQS messages accepted, alone or in batches.
     pub messages_sent: u64,
-    /// SQS messages delivered, redeliveries included.
-    pub messages_received: u64,
-    /// SQS messages deleted by a valid receipt.
-    pub messages_deleted: u64,
     /// DynamoDB items requested by key, or read by Query and Scan.
     pub items_read: u64,
     /// DynamoDB items put, updated, deleted or checked, in requests that succeeded.
@@ -53,8 +49,6 @@ impl Counts {
         Self {
             operations,
             messages_sent: self.messages_sent.saturating_sub(earlier.messages_sent),
-            messages_received: self.messages_received.saturating_sub(earlier.messages_received),
-            messages_deleted: self.messages_deleted.saturating_sub(earlier.messages_deleted),
             items_read: self.items_read.saturating_sub(earlier.items_read),
             items_written: self.items_written.saturating_sub(earlier.items_written),
             events_put: self.events_put.saturating_sub(earlier.events_put),

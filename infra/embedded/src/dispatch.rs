@@ -22,55 +22,36 @@ impl Inner {
     /// Handles one request.
     ///
     /// Boxed here: the body of an `async fn` is compiled again in every crate that awaits it, and this one is half of the crate.
-    pub(crate) fn dispatch<'a>(
-        &'a self,
-        service: Service,
-        operation: &'a str,
-        caller: Caller<'a>,
-        body: &'a [u8],
-    ) -> BoxFuture<'a, Result<Answer, Lost>> {
-        Box::pin(self.counted(service, operation, caller, body))
+    pub(crate) fn dispatch<'a>(&'a self, call: Call<'a>, caller: Caller<'a>) -> BoxFuture<'a, Result<Answer, Lost>> {
+        Box::pin(async move {
+            let target = format!("{}.{}", call.service.target_prefix(), call.operation);
+            let counted = if is_known(call) { &target } else { "unknown" };
+            self.counters.request(counted);
+            let outcome = self.faulty(call, caller).await;
+            if outcome.as_ref().is_ok_and(|answer| !answer.is_error()) {
+                return outcome;
+            }
+            self.counters.error(counted);
+            outcome
+        })
     }
 
-    async fn counted(
-        &self,
-        service: Service,
-        operation: &str,
-        caller: Caller<'_>,
-        body: &[u8],
-    ) -> Result<Answer, Lost> {
-        let target = format!("{}.{operation}", service.target_prefix());
-        let counted = if is_known(service, operation) { &target } else { "unknown" };
-        self.counters.request(counted);
-        let outcome = self.faulty(service, operation, caller, body).await;
-        if outcome.as_ref().is_ok_and(|answer| !answer.is_error()) {
-            return outcome;
-        }
-        self.counters.error(counted);
-        outcome
-    }
-
-    async fn faulty(&self, service: Service, operation: &str, caller: Caller<'_>, body: &[u8]) -> Result<Answer, Lost> {
-        let call = Call { service, operation, body };
+    async fn faulty(&self, call: Call<'_>, caller: Caller<'_>) -> Result<Answer, Lost> {
         let hook = self.fault_hook.read().unwrap_or_else(PoisonError::into_inner).clone();
         match hook.and_then(|hook| hook(&call)) {
-            None => Ok(self.perform(service, operation, caller, body).await),
+            None => Ok(self.perform(call, caller).await),
             Some(Fault::LostAfter) => {
-                self.perform(service, operation, caller, body).await;
+                self.perform(call, caller).await;
                 Err(Lost)
             }
             Some(Fault::Behind) => match fault::behind(call) {
                 Some(answer) => Ok(answer),
-                None => Ok(self.perform(service, operation, caller, body).await),
+                None => Ok(self.perform(call, caller).await),
             },
-            Some(Fault::Overtaken(seconds)) => {
-                let late = fault::overtaken(call, seconds);
-                Ok(self.perform(service, operation, caller, late.as_deref().unwrap_or(body)).await)
-            }
             Some(fault @ Fault::Partly(most)) => match fault::part(call, most) {
-                Some((None, rest)) => Ok(fault::with_rest(Answer::ok(&json!({})), rest)),
-                Some((Some(body), rest)) => {
-                    Ok(fault::with_rest(self.perform(service, operation, caller, &body).await, rest))
+                Some((None, left)) => Ok(fault::with_left(Answer::ok(&json!({"Responses": {}})), left)),
+                Some((Some(body), left)) => {
+                    Ok(fault::with_left(self.perform(Call { body: &body, ..call }, caller).await, left))
                 }
                 None => fault::instead(fault, call),
             },
@@ -78,7 +59,8 @@ impl Inner {
         }
     }
 
-    async fn perform(&self, service: Service, operation: &str, caller: Caller<'_>, body: &[u8]) -> Answer {
+    async fn perform(&self, call: Call<'_>, caller: Caller<'_>) -> Answer {
+        let Call { service, operation, body } = call;
         if body.len() > service.body_max_bytes() {
             return Answer::error(413, "RequestEntityTooLarge", "The request is too large.");
         }
@@ -91,10 +73,10 @@ impl Inner {
 }
 
 /// Checked so that clients cannot make the table of counts grow.
-fn is_known(service: Service, operation: &str) -> bool {
-    match service {
-        Service::Sqs => sqs::OPERATIONS.contains(&operation),
-        Service::DynamoDb => dynamodb::OPERATIONS.contains(&operation),
-        Service::EventBridge => crate::events::OPERATIONS.contains(&operation),
+fn is_known(call: Call<'_>) -> bool {
+    match call.service {
+        Service::Sqs => sqs::OPERATIONS.contains(&call.operation),
+        Service::DynamoDb => dynamodb::OPERATIONS.contains(&call.operation),
+        Service::EventBridge => crate::events::OPERATIONS.contains(&call.operation),
     }
 }

@@ -18,7 +18,7 @@ use dynoxide::types::AttributeValue;
 use dynoxide::{Database, DynoxideError};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use stepwarden_guard::marks::Marked;
+use stepwarden_guard::marks::{Marked, beside};
 use tokio::runtime::{Handle, RuntimeFlavor};
 
 use crate::Durability;
@@ -96,19 +96,20 @@ impl DynamoDb {
         let database = Database::new(&path.to_string_lossy())?;
         // Sets synchronous=NORMAL: SQLite then syncs around checkpoints only, and a commit survives the end of the process.
         database.disable_bulk_loading()?;
-        if !log_of(path).exists() {
+        if !beside(path, "-wal").exists() {
             let reason = "its file system cannot keep SQLite's write-ahead log; put the data on a local disk";
             return Err(DynoxideError::InternalServerError(reason.into()));
         }
         let unusable = |error: io::Error| {
             DynoxideError::InternalServerError(format!("its checksum file cannot be written: {error}"))
         };
-        let database = Arc::new(Marked::open(database, path, durability.survives()).map_err(unusable)?);
+        let database = Arc::new(Marked::open(database, path, durability).map_err(unusable)?);
         let sync: lane::Sync = match durability {
             Durability::Full => sync_log(path, Arc::clone(&counters)),
             Durability::Process => Box::new(|| Ok(())),
         };
-        let (marked, ahead) = (Arc::clone(&database), Mutex::new(Ahead::of(durability, &log_of(path), ahead::FRAMES)));
+        let (marked, ahead) =
+            (Arc::clone(&database), Mutex::new(Ahead::of(durability, &beside(path, "-wal"), ahead::FRAMES)));
         let sync: lane::Sync = Box::new(move || {
             // What was written before the sync is on the disk after it.
             let head = marked.head();
@@ -285,23 +286,12 @@ impl DynamoDb {
             });
         }
     }
-
-    /// Sweeps now, and returns the number of deleted items.
-    pub async fn sweep(&self) -> Outcome<usize> {
-        self.work(Kind::Writes, (), |database, ()| database.sweep_ttl()).await
-    }
-}
-
-pub(crate) fn log_of(path: &Path) -> PathBuf {
-    let mut log = path.as_os_str().to_owned();
-    log.push("-wal");
-    log.into()
 }
 
 /// Syncs the write-ahead log of the database at `path`, where every commit is until a checkpoint, which syncs by itself. The
 /// log's file stays the same for as long as the database is open (SQLite, Write-Ahead Logging, section 2.2).
 fn sync_log(path: &Path, counters: Arc<Counters>) -> lane::Sync {
-    let log = log_of(path);
+    let log = beside(path, "-wal");
     let file = OnceLock::new();
     Box::new(move || {
         let file = match file.get() {

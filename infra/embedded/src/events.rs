@@ -1,13 +1,13 @@
-//! EventBridge: event buses that keep the newest events and tell subscribers.
+//! EventBridge: event buses that keep the newest events.
 //!
-//! There are no rules and no targets: a reader subscribes, or pages through the kept events.
+//! There are no rules and no targets: a reader pages through the kept events.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
+use serde_json::json;
 use serde_json::value::RawValue;
-use tokio::sync::broadcast;
 use uuid::Uuid;
 
 use crate::answer::Answer;
@@ -27,36 +27,14 @@ const BYTES_MAX: usize = 64 * 1024 * 1024;
 const ENTRIES_MAX: usize = 10;
 const REQUEST_MAX_BYTES: usize = 1024 * 1024;
 
-/// Number of events that a slow subscriber may be behind before it misses some.
-const SUBSCRIBER_LAG: usize = 1024;
-
 const ARN_PREFIX: &str = "arn:aws:events:us-east-1:000000000000:event-bus/";
 
-/// The stored events. Cheap to clone.
-#[derive(Clone)]
-pub struct Events(pub(crate) Arc<EventBridge>);
-
-impl Events {
-    /// Events that are put from now on, after they are stored. A subscriber that falls 1024 events behind gets
-    /// `RecvError::Lagged` and can catch up with [`Events::page`].
-    pub fn subscribe(&self) -> broadcast::Receiver<Arc<Event>> {
-        self.0.sender.subscribe()
-    }
-
-    /// Up to `limit` kept events numbered above `after`, oldest first. Start with 0.
-    pub fn page(&self, after: u64, limit: usize) -> Vec<Arc<Event>> {
-        let kept = self.0.lock();
-        let start = kept.events.partition_point(|event| event.number <= after);
-        kept.events.iter().skip(start).take(limit).cloned().collect()
-    }
-}
-
-pub(crate) struct EventBridge {
+/// The stored events.
+pub struct Events {
     kept: Mutex<Kept>,
     /// Number of the newest event. Locked while an event takes its place in the order of commits, so that a reader that
     /// has seen number 6 has also seen 5.
     last_number: Mutex<u64>,
-    sender: broadcast::Sender<Arc<Event>>,
     store: Store,
     clock: Arc<Clock>,
     counters: Arc<Counters>,
@@ -86,24 +64,30 @@ impl Kept {
     }
 }
 
-/// An operation's error: name and message. Status 400.
+/// The error of an operation or of an entry: name and message. Status 400.
 struct Refused(&'static str, String);
 
-impl EventBridge {
-    pub fn new(store: Store, loaded: &mut Loaded, clock: Arc<Clock>, counters: Arc<Counters>) -> Self {
+impl Events {
+    pub(crate) fn new(store: Store, loaded: &mut Loaded, clock: Arc<Clock>, counters: Arc<Counters>) -> Self {
         let mut kept = Kept { buses: loaded.buses.drain(..).collect(), ..Kept::default() };
         for event in loaded.events.drain(..) {
             kept.add(Arc::new(event));
         }
-        let (sender, _) = broadcast::channel(SUBSCRIBER_LAG);
-        Self { kept: Mutex::new(kept), last_number: Mutex::new(loaded.last_event), sender, store, clock, counters }
+        Self { kept: Mutex::new(kept), last_number: Mutex::new(loaded.last_event), store, clock, counters }
+    }
+
+    /// Up to `limit` kept events numbered above `after`, oldest first. Start with 0.
+    pub fn page(&self, after: u64, limit: usize) -> Vec<Arc<Event>> {
+        let kept = self.lock();
+        let start = kept.events.partition_point(|event| event.number <= after);
+        kept.events.iter().skip(start).take(limit).cloned().collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, Kept> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub async fn call(self: &Arc<Self>, operation: &str, body: &[u8]) -> Answer {
+    pub(crate) async fn call(self: &Arc<Self>, operation: &str, body: &[u8]) -> Answer {
         let outcome = match operation {
             "PutEvents" => self.put_events(body).await,
             "CreateEventBus" => self.create_bus(body).await,
@@ -130,29 +114,26 @@ impl EventBridge {
                 "Total size of the entries in the request is over the limit.".into(),
             ));
         }
-        let mut outcome = Outcome { failed_entry_count: 0, entries: Vec::with_capacity(count) };
-        let mut events = Vec::new();
+        let (mut entries, mut events) = (Vec::with_capacity(count), Vec::new());
         for entry in request.entries {
             match self.accept(entry) {
                 Ok(event) => {
-                    outcome.entries.push(EntryOutcome::Stored { event_id: event.id.clone() });
+                    entries.push(json!({ "EventId": event.id }));
                     events.push(event);
                 }
-                Err((error_code, error_message)) => {
-                    outcome.failed_entry_count += 1;
-                    outcome.entries.push(EntryOutcome::Failed { error_code, error_message });
-                }
+                Err(Refused(code, message)) => entries.push(json!({ "ErrorCode": code, "ErrorMessage": message })),
             }
         }
+        let failed = count - events.len();
         self.keep(events).await?;
-        Ok(Answer::ok(&outcome))
+        Ok(Answer::ok(&json!({ "FailedEntryCount": failed, "Entries": entries })))
     }
 
-    /// Checks an entry; it has no number yet. The errors are those of entries: code and message.
-    fn accept(&self, entry: PutEvent) -> Result<Event, (&'static str, String)> {
+    /// Checks an entry; it has no number yet.
+    fn accept(&self, entry: PutEvent) -> Result<Event, Refused> {
         let required = |name: &str, value: Option<String>| match value {
             Some(value) if !value.is_empty() => Ok(value),
-            _ => Err((
+            _ => Err(Refused(
                 "InvalidArgument",
                 format!("Parameter {name} is not valid. Reason: {name} is a required argument."),
             )),
@@ -161,15 +142,15 @@ impl EventBridge {
         let detail_type = required("DetailType", entry.detail_type)?;
         let detail = required("Detail", entry.detail)?;
         if source.starts_with("aws.") {
-            return Err(("NotAuthorizedForSourceException", "Not authorized for the source.".into()));
+            return Err(Refused("NotAuthorizedForSourceException", "Not authorized for the source.".into()));
         }
         let is_object = detail.trim_start().starts_with('{') && serde_json::from_str::<&RawValue>(&detail).is_ok();
         if !is_object {
-            return Err(("MalformedDetail", "Detail is malformed.".into()));
+            return Err(Refused("MalformedDetail", "Detail is malformed.".into()));
         }
         let bus = bus_name(entry.event_bus_name.as_deref());
         if bus != "default" && !self.lock().buses.contains(bus) {
-            return Err(("ResourceNotFoundException", format!("Event bus {bus} does not exist.")));
+            return Err(Refused("ResourceNotFoundException", format!("Event bus {bus} does not exist.")));
         }
         Ok(Event {
             number: 0,
@@ -187,7 +168,7 @@ impl EventBridge {
         })
     }
 
-    /// Numbers events and stores them, then tells subscribers.
+    /// Numbers events and stores them.
     async fn keep(self: &Arc<Self>, mut events: Vec<Event>) -> Result<(), Refused> {
         if events.is_empty() {
             return Ok(());
@@ -200,20 +181,16 @@ impl EventBridge {
             }
             let keep_from = self.lock().from;
             let events: Vec<_> = events.into_iter().map(Arc::new).collect();
-            let (this, told) = (Arc::clone(self), events.clone());
-            self.store.write(Write::Events { events, keep_from }, move || this.tell(told))
+            let (this, added) = (Arc::clone(self), events.clone());
+            self.store.write(Write::Events { events, keep_from }, move || this.add(added))
         };
         stored.await.map_err(|error| Refused("InternalException", error.to_string()))
     }
 
-    fn tell(&self, events: Vec<Arc<Event>>) {
+    fn add(&self, events: Vec<Arc<Event>>) {
         self.counters.count(|counts| counts.events_put += events.len() as u64);
         let mut kept = self.lock();
-        for event in events {
-            kept.add(Arc::clone(&event));
-            // Without a subscriber the event is not lost: it can be paged.
-            let _ = self.sender.send(event);
-        }
+        events.into_iter().for_each(|event| kept.add(event));
     }
 
     async fn create_bus(self: &Arc<Self>, body: &[u8]) -> Result<Answer, Refused> {
@@ -234,7 +211,7 @@ impl EventBridge {
             })
             .await
             .map_err(|error| Refused("InternalException", error.to_string()))?;
-        Ok(Answer::ok(&serde_json::json!({ "EventBusArn": format!("{ARN_PREFIX}{name}") })))
+        Ok(Answer::ok(&json!({ "EventBusArn": format!("{ARN_PREFIX}{name}") })))
     }
 }
 
@@ -286,20 +263,4 @@ impl PutEvent {
 #[serde(rename_all = "PascalCase")]
 struct Bus {
     name: Option<String>,
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "PascalCase")]
-struct Outcome {
-    failed_entry_count: usize,
-    entries: Vec<EntryOutcome>,
-}
-
-#[derive(Serialize)]
-#[serde(untagged)]
-enum EntryOutcome {
-    #[serde(rename_all = "PascalCase")]
-    Stored { event_id: String },
-    #[serde(rename_all = "PascalCase")]
-    Failed { error_code: &'static str, error_message: String },
 }

@@ -3,7 +3,7 @@
 use crate::answer::Answer;
 use crate::service::Service;
 use crate::sqs;
-use serde_json::Value;
+use serde_json::{Map, Value, json};
 
 /// One call, as a fault hook sees it before anything has happened.
 #[derive(Debug, Clone, Copy)]
@@ -26,17 +26,12 @@ pub enum Fault {
     /// `TransactionCanceledException` with the reason `TransactionConflict` for the first item; other DynamoDB calls:
     /// `TransactionConflictException`; other services: as `InternalError`.
     TransactionConflict,
-    /// Only the first entries are done, up to this number. `BatchGetItem`: this number of keys of each table is
-    /// answered, the others are returned as `UnprocessedKeys`. `SendMessageBatch`, `DeleteMessageBatch` and
-    /// `PutEvents`: the other entries fail. `ReceiveMessage`: at most this number of messages, and none at once if the
-    /// number is 0, as a short poll may answer. Other calls: as `Throttle`.
+    /// `BatchGetItem`: this number of keys of each table is answered, the others are returned as `UnprocessedKeys`.
+    /// Other calls: as `Throttle`.
     Partly(usize),
     /// `GetItem` and `BatchGetItem` without `ConsistentRead`, and `Query` of an index: they find nothing, as if
     /// everything had been written just now. Every other call is done.
     Behind,
-    /// `SendMessage` and `SendMessageBatch`: done, but for this number of seconds other messages overtake these. Every
-    /// other call is done.
-    Overtaken(u32),
     /// Not done; an error of the service itself, status 500.
     InternalError,
     /// Not done; the connection broke.
@@ -56,7 +51,7 @@ pub(crate) fn instead(fault: Fault, call: Call<'_>) -> Result<Answer, Lost> {
         |name: &str, message: &str| Answer::error(400, &format!("com.amazonaws.dynamodb.v20120810#{name}"), message);
     Ok(match (fault, call.service) {
         (Fault::LostBefore | Fault::LostAfter, _) => return Err(Lost),
-        (Fault::Behind | Fault::Overtaken(_), _) => unreachable!("such a call is done, or answered by `behind`"),
+        (Fault::Behind, _) => unreachable!("such a call is done, or answered by `behind`"),
         (Fault::Throttle | Fault::Partly(_), Service::DynamoDb) => dynamodb(
             "ProvisionedThroughputExceededException",
             "The level of configured provisioned throughput for the table was exceeded.",
@@ -70,9 +65,7 @@ pub(crate) fn instead(fault: Fault, call: Call<'_>) -> Result<Answer, Lost> {
             _ => dynamodb("TransactionConflictException", "Transaction is ongoing for the item"),
         },
         (Fault::InternalError, Service::DynamoDb) => {
-            let mut answer = dynamodb("InternalServerError", "Internal server error");
-            answer.status = 500;
-            answer
+            Answer { status: 500, ..dynamodb("InternalServerError", "Internal server error") }
         }
         (Fault::InternalError | Fault::TransactionConflict, Service::Sqs) => {
             sqs::Error::internal("We encountered an internal error. Please try again.").into_answer()
@@ -88,102 +81,43 @@ pub(crate) fn behind(call: Call<'_>) -> Option<Answer> {
     let request: Value = serde_json::from_slice(call.body).ok()?;
     let may_be_behind = |read: &Value| read["ConsistentRead"].as_bool() != Some(true);
     match call.operation {
-        "GetItem" if may_be_behind(&request) => Some(Answer::ok(&serde_json::json!({}))),
+        "GetItem" if may_be_behind(&request) => Some(Answer::ok(&json!({}))),
         "BatchGetItem" if request["RequestItems"].as_object()?.values().all(may_be_behind) => {
-            Some(Answer::ok(&serde_json::json!({ "Responses": {}, "UnprocessedKeys": {} })))
+            Some(Answer::ok(&json!({ "Responses": {}, "UnprocessedKeys": {} })))
         }
         "Query" if request["IndexName"].is_string() && may_be_behind(&request) => {
-            Some(Answer::ok(&serde_json::json!({ "Items": [], "Count": 0, "ScannedCount": 0 })))
+            Some(Answer::ok(&json!({ "Items": [], "Count": 0, "ScannedCount": 0 })))
         }
         _ => None,
     }
 }
 
-/// The request, changed so that other messages overtake its own; `None` for every other call.
-pub(crate) fn overtaken(call: Call<'_>, seconds: u32) -> Option<Vec<u8>> {
-    let mut request: Value = serde_json::from_slice(call.body).ok()?;
-    let late = |message: &mut Value| {
-        let own = message["DelaySeconds"].as_u64().unwrap_or_default();
-        message["DelaySeconds"] = own.max(u64::from(seconds)).into();
-    };
-    match call.operation {
-        "SendMessage" => late(&mut request),
-        "SendMessageBatch" => request["Entries"].as_array_mut()?.iter_mut().for_each(late),
-        _ => return None,
-    }
-    Some(request.to_string().into_bytes())
-}
-
-/// The part of a call that is done, if any, and what is added to its answer; `None` for a call that cannot be done in
-/// part.
+/// The request for the part of a batch that is answered, unless that is no key at all, and the keys that are not; `None`
+/// for a call that cannot be done in part.
 pub(crate) fn part(call: Call<'_>, most: usize) -> Option<(Option<Vec<u8>>, Value)> {
+    if call.operation != "BatchGetItem" {
+        return None;
+    }
     let mut request: Value = serde_json::from_slice(call.body).ok()?;
-    let (is_any, rest) = match call.operation {
-        "BatchGetItem" => {
-            let left = keys_left(&mut request, most)?;
-            let is_any = request["RequestItems"].as_object().is_some_and(|tables| !tables.is_empty());
-            (is_any, serde_json::json!({ "Responses": {}, "UnprocessedKeys": left }))
-        }
-        "SendMessageBatch" | "DeleteMessageBatch" => {
-            let failed = entries_left(&mut request, most)?.into_iter().map(|entry| {
-                let why = "We encountered an internal error. Please try again.";
-                serde_json::json!({ "Id": entry["Id"], "Code": "InternalError", "Message": why, "SenderFault": false })
-            });
-            (most > 0, serde_json::json!({ "Successful": [], "Failed": failed.collect::<Vec<_>>() }))
-        }
-        "PutEvents" => {
-            let failed = entries_left(&mut request, most)?.into_iter().map(|_| {
-                serde_json::json!({ "ErrorCode": "InternalFailure", "ErrorMessage": "An internal failure occurred." })
-            });
-            let failed: Vec<_> = failed.collect();
-            (most > 0, serde_json::json!({ "FailedEntryCount": failed.len(), "Entries": failed }))
-        }
-        "ReceiveMessage" => {
-            let wanted = request["MaxNumberOfMessages"].as_u64().unwrap_or(1);
-            request["MaxNumberOfMessages"] = wanted.min(most as u64).into();
-            (most > 0, serde_json::json!({}))
-        }
-        _ => return None,
-    };
-    Some((is_any.then(|| request.to_string().into_bytes()), rest))
-}
-
-/// Takes all entries but the first `most` out of the request of a batch.
-fn entries_left(request: &mut Value, most: usize) -> Option<Vec<Value>> {
-    let entries = request["Entries"].as_array_mut()?;
-    Some(entries.split_off(most.min(entries.len())))
-}
-
-/// Takes all keys of each table but the first `most` out of the request, and returns them.
-fn keys_left(request: &mut Value, most: usize) -> Option<Value> {
     let mut left = request["RequestItems"].clone();
     for (name, table) in request["RequestItems"].as_object_mut()? {
         let keys = table["Keys"].as_array_mut()?;
         left[name]["Keys"] = keys.split_off(most.min(keys.len())).into();
     }
     let has_keys = |table: &Value| table["Keys"].as_array().is_some_and(|keys| !keys.is_empty());
-    request["RequestItems"].as_object_mut()?.retain(|_, table| has_keys(table));
+    let tables = request["RequestItems"].as_object_mut()?;
+    tables.retain(|_, table| has_keys(table));
+    let is_any = !tables.is_empty();
     left.as_object_mut()?.retain(|_, table| has_keys(table));
-    Some(left)
+    Some((is_any.then(|| request.to_string().into_bytes()), left))
 }
 
-/// The answer to the part, merged with the outcome of the rest: lists are joined, numbers are added, and empty values
-/// change nothing.
-pub(crate) fn with_rest(mut answer: Answer, rest: Value) -> Answer {
-    if let (false, Ok(Value::Object(mut body)), Value::Object(rest)) =
-        (answer.is_error(), serde_json::from_slice(&answer.body), rest)
+/// The answer to the part, with the keys that are left.
+pub(crate) fn with_left(mut answer: Answer, left: Value) -> Answer {
+    if !answer.is_error()
+        && let Ok(mut body) = serde_json::from_slice::<Map<_, _>>(&answer.body)
     {
-        for (name, more) in rest {
-            match (body.get_mut(&name), more) {
-                (Some(Value::Array(all)), Value::Array(more)) => all.extend(more),
-                (Some(Value::Number(n)), Value::Number(more)) => {
-                    let sum = n.as_u64().unwrap_or_default() + more.as_u64().unwrap_or_default();
-                    *n = sum.into();
-                }
-                (Some(Value::Object(_)), Value::Object(more)) if more.is_empty() => {}
-                (_, more) => drop(body.insert(name, more)),
-            }
-        }
+        body.insert("UnprocessedKeys".into(), left);
         answer.body = Value::Object(body).to_string().into_bytes();
     }
     answer
@@ -194,18 +128,10 @@ fn canceled(body: &[u8]) -> Answer {
     let request: Value = serde_json::from_slice(body).unwrap_or_default();
     let items = request["TransactItems"].as_array().map_or(1, |items| items.len().max(1));
     let mut codes = vec!["None"; items];
+    let mut reasons = vec![json!({ "Code": "None" }); items];
     codes[0] = "TransactionConflict";
-    let reasons: Vec<_> = codes
-        .iter()
-        .map(|code| match *code {
-            "None" => serde_json::json!({ "Code": "None" }),
-            code => serde_json::json!({
-                "Code": code,
-                "Message": "Transaction is ongoing for the item",
-            }),
-        })
-        .collect();
-    let mut answer = Answer::ok(&serde_json::json!({
+    reasons[0] = json!({ "Code": codes[0], "Message": "Transaction is ongoing for the item" });
+    let answer = Answer::ok(&json!({
         "__type": "com.amazonaws.dynamodb.v20120810#TransactionCanceledException",
         "Message": format!(
             "Transaction cancelled, please refer cancellation reasons for specific reasons [{}]",
@@ -213,6 +139,5 @@ fn canceled(body: &[u8]) -> Answer {
         ),
         "CancellationReasons": reasons,
     }));
-    answer.status = 400;
-    answer
+    Answer { status: 400, ..answer }
 }

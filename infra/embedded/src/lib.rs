@@ -69,7 +69,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use aws_smithy_runtime_api::client::http::{SharedHttpClient, SharedHttpConnector, http_client_fn};
-use stepwarden_guard::marks::{self, Survives};
+use stepwarden_guard::marks;
 use tokio::net::TcpListener;
 
 pub use counts::{Counts, OperationCounts};
@@ -78,12 +78,12 @@ pub use fault::{Call, Fault};
 pub use open::OpenError;
 pub use service::Service;
 pub use sqs::QueueStat;
+pub use stepwarden_guard::marks::Durability;
 pub use store::Event;
 
 use clock::Clock;
 use counts::Counters;
 use dynamodb::DynamoDb;
-use events::EventBridge;
 use sqs::Sqs;
 use store::{Loaded, Store};
 
@@ -94,26 +94,6 @@ pub struct Options {
     pub data_dir: Option<PathBuf>,
     /// Has no effect in memory.
     pub durability: Durability,
-}
-
-/// What a write answered with success survives.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Durability {
-    /// The end of the process, such as `kill -9`, but not a power failure: no fsync before an
-    /// answer.
-    Process,
-    /// A power failure: fsync before an answer.
-    #[default]
-    Full,
-}
-
-impl Durability {
-    fn survives(self) -> Survives {
-        match self {
-            Self::Process => Survives::Kills,
-            Self::Full => Survives::Power,
-        }
-    }
 }
 
 /// Decides what goes wrong with a call; see [`Endpoints::set_fault_hook`].
@@ -127,7 +107,7 @@ pub struct Endpoints(Arc<Inner>);
 pub(crate) struct Inner {
     pub sqs: Arc<Sqs>,
     pub dynamodb: DynamoDb,
-    pub events: Arc<EventBridge>,
+    pub events: Arc<Events>,
     pub counters: Arc<Counters>,
     pub fault_hook: RwLock<Option<FaultHook>>,
 }
@@ -148,7 +128,7 @@ impl Endpoints {
             Some(dir) => open_files(dir, options.durability, &clock, &counters)?,
         };
         let sqs = Sqs::new(store.clone(), &mut loaded, Arc::clone(&clock), Arc::clone(&counters));
-        let events = EventBridge::new(store, &mut loaded, clock, Arc::clone(&counters));
+        let events = Events::new(store, &mut loaded, clock, Arc::clone(&counters));
         Ok(Self(Arc::new(Inner {
             sqs: Arc::new(sqs),
             dynamodb,
@@ -167,7 +147,7 @@ impl Endpoints {
 
     /// What answers an SDK's requests, for a caller that needs no more of the SDK. Of the headers only `x-amz-target` counts.
     pub fn connector(&self) -> SharedHttpConnector {
-        SharedHttpConnector::new(connector::InProcess(Arc::clone(&self.0)))
+        SharedHttpConnector::new(self.clone())
     }
 
     /// Serves the same endpoints over HTTP/1.1 until `shutdown` is ready and requests in progress are answered.
@@ -188,8 +168,8 @@ impl Endpoints {
     }
 
     /// The stored EventBridge events.
-    pub fn events(&self) -> Events {
-        Events(Arc::clone(&self.0.events))
+    pub fn events(&self) -> &Events {
+        &self.0.events
     }
 
     /// All queues, in the order of names.
@@ -200,12 +180,6 @@ impl Endpoints {
     /// Sets a hook that decides before each call whether it fails, and how. `None`: no faults.
     pub fn set_fault_hook(&self, hook: Option<FaultHook>) {
         *self.0.fault_hook.write().unwrap_or_else(PoisonError::into_inner) = hook;
-    }
-
-    /// Deletes DynamoDB items whose time to live has ended, which otherwise happens once a minute during other calls.
-    /// Returns their number.
-    pub async fn sweep_time_to_live(&self) -> io::Result<usize> {
-        self.0.dynamodb.sweep().await.map_err(io::Error::other)
     }
 }
 
@@ -268,7 +242,7 @@ fn of_dynoxide(file: &Path, error: &dynoxide::DynoxideError) -> OpenError {
     match error {
         dynoxide::DynoxideError::SqliteError(error) => open::of_sqlite(file, error),
         other => {
-            let (file, reason) = (file.into(), open::one_line(&other.to_string()));
+            let (file, reason) = (file.into(), marks::one_line(&other.to_string()));
             if reason.contains("newer") { OpenError::Newer { file, reason } } else { OpenError::File { file, reason } }
         }
     }

@@ -18,6 +18,7 @@ use tokio::sync::watch;
 use crate::Inner;
 use crate::answer::Answer;
 use crate::dispatch::Caller;
+use crate::fault::Call;
 use crate::service::{Service, target};
 use crate::sqs::consumers::{self, Refused};
 
@@ -36,10 +37,6 @@ pub(crate) fn serve(
     listener: TcpListener,
     shutdown: BoxFuture<'static, ()>,
 ) -> BoxFuture<'static, io::Result<()>> {
-    Box::pin(serve_until(inner, listener, shutdown))
-}
-
-async fn serve_until(inner: Arc<Inner>, listener: TcpListener, shutdown: BoxFuture<'static, ()>) -> io::Result<()> {
     let (close, closing) = watch::channel(false);
     let router = Router::new().fallback(handle).with_state(Door { inner, closing });
     let most_body = Service::DynamoDb.body_max_bytes();
@@ -48,7 +45,7 @@ async fn serve_until(inner: Arc<Inner>, listener: TcpListener, shutdown: BoxFutu
         shutdown.await;
         let _ = close.send(true);
     };
-    listener::serve(listener, router, settings, shutdown).await
+    Box::pin(listener::serve(listener, router, settings, shutdown))
 }
 
 fn refuse(refusal: Refusal) -> Response<Body> {
@@ -94,21 +91,14 @@ async fn handle(State(mut door): State<Door>, request: Request) -> Response<Body
     };
     let endpoint = format!("http://{}", text(headers, header::HOST.as_str()).unwrap_or_default());
     let caller = Caller { endpoint: &endpoint, consumer: text(headers, consumers::HEADER) };
-    // A long poll would hold up the shutdown for its 20 seconds. While it waits it has taken no message.
-    let may_wait = operation == "ReceiveMessage";
-    let closing = async {
-        match may_wait {
-            true => door.closing.wait_for(|closing| *closing).await.is_ok(),
-            false => std::future::pending().await,
-        }
-    };
     tokio::select! {
         biased;
-        answer = door.inner.dispatch(service, operation, caller, &body) => match answer {
+        answer = door.inner.dispatch(Call { service, operation, body: &body }, caller) => match answer {
             Ok(answer) => respond(service, answer),
             Err(lost) => broken(lost),
         },
-        _ = closing => respond(
+        // A long poll would hold up the shutdown for its 20 seconds. While it waits it has taken no message.
+        _ = door.closing.wait_for(|closing| *closing), if operation == "ReceiveMessage" => respond(
             service,
             Answer::error(503, "ServiceUnavailable", "The endpoint is stopping."),
         ),

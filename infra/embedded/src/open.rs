@@ -114,10 +114,15 @@ pub(crate) fn lock_directory(dir: &Path) -> Result<Arc<File>, OpenError> {
 
 /// Checks the file for damage before anything is written to it.
 pub(crate) fn check(file: &Path) -> Result<(), OpenError> {
-    marks::check(file).map_err(|unsound| match unsound {
-        Unsound::Damaged(reason) => OpenError::Damaged { file: file.into(), reason },
-        Unsound::Unusable(reason) => OpenError::File { file: file.into(), reason },
-    })
+    marks::check(file).map_err(|unsound| unsound_file(file, unsound))
+}
+
+fn unsound_file(file: &Path, unsound: Unsound) -> OpenError {
+    let file = file.into();
+    match unsound {
+        Unsound::Damaged(reason) => OpenError::Damaged { file, reason },
+        Unsound::Unusable(reason) => OpenError::File { file, reason },
+    }
 }
 
 /// Creates the file if it does not exist, because its page size can be set only then. An existing file keeps its page
@@ -126,11 +131,8 @@ pub(crate) fn create(file: &Path) -> Result<(), OpenError> {
     let private = |error: std::io::Error| OpenError::File { file: file.into(), reason: error.to_string() };
     if file.metadata().is_ok_and(|metadata| metadata.len() > 0) {
         // Files of an older version may be readable by others.
-        return ["", "-wal", "-shm"].iter().try_for_each(|end| {
-            let mut name = file.as_os_str().to_owned();
-            name.push(end);
-            folder::keep_private(Path::new(&name)).map_err(private)
-        });
+        let all = ["", "-wal", "-shm"].map(|end| marks::beside(file, end));
+        return all.iter().try_for_each(|file| folder::keep_private(file)).map_err(private);
     }
     drop(folder::open(file).map_err(private)?);
     let create = || {
@@ -142,18 +144,7 @@ pub(crate) fn create(file: &Path) -> Result<(), OpenError> {
 }
 
 pub(crate) fn of_sqlite(file: &Path, error: &rusqlite::Error) -> OpenError {
-    use rusqlite::ErrorCode::{DatabaseCorrupt, NotADatabase};
-    let reason = one_line(&error.to_string());
-    let file = file.into();
-    match error.sqlite_error_code() {
-        Some(DatabaseCorrupt | NotADatabase) => OpenError::Damaged { file, reason },
-        _ if matches!(error, rusqlite::Error::FromSqlConversionFailure(..)) => OpenError::Damaged { file, reason },
-        _ => OpenError::File { file, reason },
-    }
-}
-
-pub(crate) fn one_line(text: &str) -> String {
-    text.split_whitespace().collect::<Vec<_>>().join(" ")
+    unsound_file(file, marks::of_sqlite(error))
 }
 
 #[cfg(test)]

@@ -43,7 +43,7 @@ pub(crate) struct Together {
     waiting: Mutex<Vec<Waiting>>,
     /// Held while writes are done.
     turn: Mutex<()>,
-    tokens: Tokens<Vec<u8>>,
+    tokens: Tokens,
 }
 
 struct Waiting {

@@ -4,10 +4,12 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use dynoxide::DynoxideError;
 use dynoxide::actions::transact_write_items::TransactWriteItemsRequest;
+
+use crate::together::Outcome;
 
 /// How long a token is remembered. AWS, "TransactWriteItems": ten minutes. Milliseconds.
 const REMEMBERED_MS: i64 = 600_000;
@@ -21,31 +23,29 @@ pub(crate) struct Token {
 }
 
 /// The answers of the last ten minutes, by token.
-pub(crate) struct Tokens<T> {
-    known: Mutex<Known<T>>,
-}
+#[derive(Default)]
+pub(crate) struct Tokens(Mutex<Known>);
 
-struct Known<T> {
-    answers: HashMap<String, (u64, T)>,
+#[derive(Default)]
+struct Known {
+    answers: HashMap<String, (u64, Vec<u8>)>,
     /// Oldest first.
     ages: VecDeque<(i64, String)>,
 }
 
-impl<T> Default for Tokens<T> {
-    fn default() -> Self {
-        Self { known: Mutex::new(Known { answers: HashMap::new(), ages: VecDeque::new() }) }
+impl Tokens {
+    fn lock(&self) -> MutexGuard<'_, Known> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
 
-impl<T: Clone> Tokens<T> {
     /// The remembered answer to `token`, or that of `execute`. A failure is not remembered, so the next call tries
     /// again. Of two calls at the same time the second waits for the first.
     ///
     /// # Errors
     /// Those of `execute`, and another transaction under the same token.
-    pub fn once(&self, token: Token, execute: impl FnOnce() -> Result<T, DynoxideError>) -> Result<T, DynoxideError> {
+    pub fn once(&self, token: Token, execute: impl FnOnce() -> Outcome) -> Outcome {
         let Token { name, request, now_ms } = token;
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.lock();
         while known.ages.front().is_some_and(|(at, _)| now_ms - at >= REMEMBERED_MS) {
             if let Some((_, old)) = known.ages.pop_front() {
                 known.answers.remove(&old);
@@ -67,7 +67,7 @@ impl<T: Clone> Tokens<T> {
 
     /// Whether a transaction was done under this token, perhaps long ago.
     pub fn knows(&self, name: &str) -> bool {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner).answers.contains_key(name)
+        self.lock().answers.contains_key(name)
     }
 }
 
@@ -91,16 +91,16 @@ mod tests {
         let mut call = |token: &str, request: u64, now_ms: i64| {
             tokens.once(Token { name: token.into(), request, now_ms }, || {
                 done += 1;
-                if request == 13 { Err(DynoxideError::InternalServerError("away".into())) } else { Ok(done) }
+                if request == 13 { Err(DynoxideError::InternalServerError("away".into())) } else { Ok(vec![done]) }
             })
         };
-        assert_eq!(call("a", 1, 0).unwrap(), 1);
-        assert_eq!(call("b", 2, 300_000).unwrap(), 2);
-        assert_eq!(call("a", 1, 599_999).unwrap(), 1, "remembered");
+        assert_eq!(call("a", 1, 0).unwrap(), [1]);
+        assert_eq!(call("b", 2, 300_000).unwrap(), [2]);
+        assert_eq!(call("a", 1, 599_999).unwrap(), [1], "remembered");
         assert!(matches!(call("a", 7, 599_999), Err(DynoxideError::IdempotentParameterMismatchException(_))));
-        assert_eq!(call("a", 7, 600_000).unwrap(), 3, "forgotten");
-        assert_eq!(call("b", 2, 600_000).unwrap(), 2, "not forgotten with it");
+        assert_eq!(call("a", 7, 600_000).unwrap(), [3], "forgotten");
+        assert_eq!(call("b", 2, 600_000).unwrap(), [2], "not forgotten with it");
         assert!(call("c", 13, 600_000).is_err());
-        assert_eq!(call("c", 1, 600_000).unwrap(), 5, "a failure is tried again");
+        assert_eq!(call("c", 1, 600_000).unwrap(), [5], "a failure is tried again");
     }
 }

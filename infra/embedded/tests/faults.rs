@@ -8,13 +8,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use aws_sdk_dynamodb::types::{
-    AttributeDefinition, AttributeValue, BillingMode, GlobalSecondaryIndex, KeySchemaElement, KeyType,
-    KeysAndAttributes, Projection, ProjectionType, Put, ScalarAttributeType, TransactWriteItem,
+    AttributeDefinition, BillingMode, GlobalSecondaryIndex, KeySchemaElement, KeyType, KeysAndAttributes, Projection,
+    ProjectionType, Put, ScalarAttributeType, TransactWriteItem,
 };
-use aws_sdk_eventbridge::types::PutEventsRequestEntry;
 use aws_sdk_sqs::error::ProvideErrorMetadata;
-use aws_sdk_sqs::types::{DeleteMessageBatchRequestEntry, SendMessageBatchRequestEntry};
-use common::{bodies, dynamodb, eventbridge, memory, queue, receive, sqs, table};
+use common::{bodies, dynamodb, eventbridge, memory, opened, reasons, receive, tasks, text};
 use stepwarden_embedded::{Call, Endpoints, Fault, FaultHook};
 
 /// The first `times` calls of `operation` fail with `fault`.
@@ -29,17 +27,16 @@ fn inject(endpoints: &Endpoints, operation: &'static str, fault: Fault, times: u
 }
 
 fn put(id: &str) -> TransactWriteItem {
-    let put = Put::builder().table_name("tasks").item("id", AttributeValue::S(id.into()));
+    let put = Put::builder().table_name("tasks").item("id", text(id));
     TransactWriteItem::builder().put(put.build().unwrap()).build()
 }
 
 #[tokio::test]
 async fn a_batch_is_answered_in_part() {
     let endpoints = memory();
-    let client = dynamodb(&endpoints);
-    table(&client).await;
+    let client = tasks(&endpoints).await;
     client.transact_write_items().transact_items(put("a")).transact_items(put("b")).send().await.unwrap();
-    let keys = ["a", "b", "c"].map(|id| HashMap::from([("id".to_owned(), AttributeValue::S(id.into()))]));
+    let keys = ["a", "b", "c"].map(|id| HashMap::from([("id".to_owned(), text(id))]));
     let wanted = KeysAndAttributes::builder().set_keys(Some(keys.to_vec())).consistent_read(true).build().unwrap();
     let ask = || client.batch_get_item().request_items("tasks", wanted.clone()).send();
 
@@ -58,51 +55,30 @@ async fn a_batch_is_answered_in_part() {
 }
 
 #[tokio::test]
-async fn tables_throttle_conflict_and_fail() {
+async fn tables_throttle_conflict_fail_and_lose_answers() {
     let endpoints = memory();
-    let client = dynamodb(&endpoints);
-    table(&client).await;
-    let put_one = || client.put_item().table_name("tasks").item("id", AttributeValue::S("a".into()));
-
-    inject(&endpoints, "PutItem", Fault::Throttle, 1);
-    let error = put_one().send().await.unwrap_err().into_service_error();
-    assert!(error.is_provisioned_throughput_exceeded_exception());
-    inject(&endpoints, "PutItem", Fault::TransactionConflict, 1);
-    let error = put_one().send().await.unwrap_err().into_service_error();
-    assert!(error.is_transaction_conflict_exception());
-    inject(&endpoints, "PutItem", Fault::InternalError, 1);
-    let error = put_one().send().await.unwrap_err().into_service_error();
-    assert!(error.is_internal_server_error());
+    let client = tasks(&endpoints).await;
+    let failed = async |fault| {
+        inject(&endpoints, "PutItem", fault, 1);
+        client.put_item().table_name("tasks").item("id", text("a")).send().await.unwrap_err()
+    };
+    let told = async |fault| failed(fault).await.into_service_error();
+    assert!(told(Fault::Throttle).await.is_provisioned_throughput_exceeded_exception());
+    assert!(told(Fault::TransactionConflict).await.is_transaction_conflict_exception());
+    assert!(told(Fault::InternalError).await.is_internal_server_error());
+    assert!(failed(Fault::LostBefore).await.as_service_error().is_none());
 
     inject(&endpoints, "TransactWriteItems", Fault::TransactionConflict, 1);
     let both = client.transact_write_items().transact_items(put("a")).transact_items(put("b"));
     let error = both.send().await.unwrap_err().into_service_error();
-    let aws_sdk_dynamodb::operation::transact_write_items::TransactWriteItemsError::TransactionCanceledException(
-        canceled,
-    ) = error
-    else {
-        panic!("{error:?}")
-    };
-    let codes: Vec<_> = canceled.cancellation_reasons().iter().map(|reason| reason.code().unwrap()).collect();
+    let reasons = reasons(error);
+    let codes: Vec<_> = reasons.iter().map(|reason| reason.code().unwrap()).collect();
     assert_eq!(codes, ["TransactionConflict", "None"]);
 
-    let all = client.scan().table_name("tasks").send().await.unwrap();
-    assert_eq!(all.count(), 0, "nothing was done");
-}
-
-#[tokio::test]
-async fn lost_answer_hides_a_write_that_went_through() {
-    let endpoints = memory();
-    let client = dynamodb(&endpoints);
-    table(&client).await;
-    let put = |id: &str| client.put_item().table_name("tasks").item("id", AttributeValue::S(id.into())).send();
-    inject(&endpoints, "PutItem", Fault::LostBefore, 1);
-    assert!(put("before").await.unwrap_err().as_service_error().is_none());
-    inject(&endpoints, "PutItem", Fault::LostAfter, 1);
-    assert!(put("after").await.unwrap_err().as_service_error().is_none());
-    let all = client.scan().table_name("tasks").send().await.unwrap();
-    assert_eq!(all.items()[0]["id"], AttributeValue::S("after".into()));
-    assert_eq!(all.count(), 1);
+    let count = async || client.scan().table_name("tasks").send().await.unwrap().count();
+    assert_eq!(count().await, 0, "nothing was done");
+    assert!(failed(Fault::LostAfter).await.as_service_error().is_none());
+    assert_eq!(count().await, 1, "it was done");
 }
 
 /// The reason why writers recognise their own writes: with the SDK's retries, a conditional write whose answer was lost
@@ -110,13 +86,12 @@ async fn lost_answer_hides_a_write_that_went_through() {
 #[tokio::test]
 async fn retry_of_a_lost_write_meets_its_own_condition() {
     let endpoints = memory();
-    let client = dynamodb(&endpoints);
-    table(&client).await;
+    let client = tasks(&endpoints).await;
     let retrying = aws_sdk_dynamodb::Client::from_conf(
         client.config().to_builder().retry_config(aws_sdk_dynamodb::config::retry::RetryConfig::standard()).build(),
     );
     inject(&endpoints, "PutItem", Fault::LostAfter, 1);
-    let put = retrying.put_item().table_name("tasks").item("id", AttributeValue::S("a".into()));
+    let put = retrying.put_item().table_name("tasks").item("id", text("a"));
     let error = put.condition_expression("attribute_not_exists(id)").send().await.unwrap_err();
     assert!(error.into_service_error().is_conditional_check_failed_exception());
     let counts = endpoints.counts().operations["DynamoDB_20120810.PutItem"];
@@ -125,9 +100,8 @@ async fn retry_of_a_lost_write_meets_its_own_condition() {
 
 #[tokio::test]
 async fn queues_and_events_have_faults_too() {
-    let endpoints = memory();
-    let (queues, events) = (sqs(&endpoints), eventbridge(&endpoints));
-    let url = queue(&queues, "work", &[]).await;
+    let (endpoints, queues, url) = opened(memory(), &[]).await;
+    let events = eventbridge(&endpoints);
     let send = |body: &str| queues.send_message().queue_url(&url).message_body(body).send();
 
     inject(&endpoints, "SendMessage", Fault::Throttle, 1);
@@ -152,69 +126,6 @@ async fn queues_and_events_have_faults_too() {
 }
 
 #[tokio::test]
-async fn a_request_of_several_entries_is_done_in_part() {
-    let endpoints = memory();
-    let (queues, events) = (sqs(&endpoints), eventbridge(&endpoints));
-    let url = queue(&queues, "work", &[]).await;
-    let entry = |n: usize| SendMessageBatchRequestEntry::builder().id(n.to_string()).message_body(format!("m{n}"));
-    let entries = || (0..3).map(|n| entry(n).build().unwrap()).collect();
-    let send = || queues.send_message_batch().queue_url(&url).set_entries(Some(entries())).send();
-
-    inject(&endpoints, "SendMessageBatch", Fault::Partly(0), 1);
-    let none = send().await.unwrap();
-    assert_eq!((none.successful().len(), none.failed().len()), (0, 3));
-    inject(&endpoints, "SendMessageBatch", Fault::Partly(2), 1);
-    let part = send().await.unwrap();
-    assert_eq!(part.successful().iter().map(|sent| sent.id()).collect::<Vec<_>>(), ["0", "1"]);
-    assert_eq!(part.failed().iter().map(|f| (f.id(), f.sender_fault())).collect::<Vec<_>>(), [("2", false)]);
-    let received = receive(&queues, &url).await;
-    assert_eq!(bodies(&received), ["m0", "m1"]);
-
-    let handle = |n: usize| received[n].receipt_handle().unwrap();
-    let delete =
-        |n: usize| DeleteMessageBatchRequestEntry::builder().id(n.to_string()).receipt_handle(handle(n)).build();
-    let deletes = (0..2).map(|n| delete(n).unwrap()).collect();
-    inject(&endpoints, "DeleteMessageBatch", Fault::Partly(1), 1);
-    let part = queues.delete_message_batch().queue_url(&url).set_entries(Some(deletes)).send().await.unwrap();
-    assert_eq!((part.successful().len(), part.failed().len()), (1, 1));
-    queues
-        .change_message_visibility()
-        .queue_url(&url)
-        .receipt_handle(handle(1))
-        .visibility_timeout(0)
-        .send()
-        .await
-        .unwrap();
-    assert_eq!(bodies(&receive(&queues, &url).await), ["m1"], "what was not deleted is received again");
-
-    let entry = || PutEventsRequestEntry::builder().source("s").detail_type("t").detail("{}").build();
-    inject(&endpoints, "PutEvents", Fault::Partly(1), 1);
-    let part = events.put_events().entries(entry()).entries(entry()).send().await.unwrap();
-    assert_eq!(part.failed_entry_count(), 1);
-    let failed = part.entries().iter().map(|entry| entry.error_code().is_some());
-    assert_eq!(failed.collect::<Vec<_>>(), [false, true]);
-    assert_eq!(endpoints.counts().events_put, 1);
-}
-
-#[tokio::test]
-async fn a_receive_finds_less_than_waits_and_a_message_is_overtaken() {
-    let endpoints = memory();
-    let queues = sqs(&endpoints);
-    let url = queue(&queues, "work", &[]).await;
-    inject(&endpoints, "SendMessage", Fault::Overtaken(1), 1);
-    for body in ["first", "second", "third"] {
-        queues.send_message().queue_url(&url).message_body(body).send().await.unwrap();
-    }
-    inject(&endpoints, "ReceiveMessage", Fault::Partly(0), 1);
-    let ask = || queues.receive_message().queue_url(&url).max_number_of_messages(10).wait_time_seconds(20).send();
-    assert_eq!(ask().await.unwrap().messages().len(), 0, "two wait, and none is found");
-    inject(&endpoints, "ReceiveMessage", Fault::Partly(1), 1);
-    assert_eq!(bodies(ask().await.unwrap().messages()), ["second"]);
-    assert_eq!(bodies(ask().await.unwrap().messages()), ["third"]);
-    assert_eq!(bodies(ask().await.unwrap().messages()), ["first"]);
-}
-
-#[tokio::test]
 async fn an_index_is_behind_and_its_table_is_not() {
     let endpoints = memory();
     let client = dynamodb(&endpoints);
@@ -228,7 +139,6 @@ async fn an_index_is_behind_and_its_table_is_not() {
     let table = client.create_table().table_name("tasks").billing_mode(BillingMode::PayPerRequest);
     let table = table.key_schema(key("id")).attribute_definitions(attribute("id"));
     table.attribute_definitions(attribute("part_of")).global_secondary_indexes(index).send().await.unwrap();
-    let text = |text: &str| AttributeValue::S(text.into());
     client.put_item().table_name("tasks").item("id", text("a")).item("part_of", text("0")).send().await.unwrap();
     let query = |name: &str| {
         let query = client.query().table_name("tasks").key_condition_expression(format!("{name} = :x"));

@@ -4,18 +4,15 @@
 mod common;
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use aws_sdk_dynamodb::error::ProvideErrorMetadata;
 use aws_sdk_dynamodb::types::{
     AttributeValue, ConditionCheck, Put, ReturnValuesOnConditionCheckFailure, TimeToLiveSpecification,
     TransactWriteItem,
 };
-use common::{dynamodb, memory, on_disk, table};
+use common::{memory, on_disk, reasons, tasks, text};
 use stepwarden_embedded::{Durability, Endpoints, Options};
-
-fn text(value: &str) -> AttributeValue {
-    AttributeValue::S(value.into())
-}
 
 fn put_new(id: &str, by: &str) -> Put {
     Put::builder()
@@ -35,8 +32,7 @@ fn in_transaction(put: Put) -> TransactWriteItem {
 async fn exactly_one_of_sixteen_conditional_writes_wins() {
     let dir = tempfile::tempdir().unwrap();
     for endpoints in [memory(), on_disk(dir.path())] {
-        let client = dynamodb(&endpoints);
-        table(&client).await;
+        let client = tasks(&endpoints).await;
         let before = endpoints.counts();
         let races: Vec<_> = (0..16)
             .map(|n| {
@@ -76,8 +72,7 @@ async fn exactly_one_of_sixteen_conditional_writes_wins() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn each_of_many_writes_at_once_gets_its_own_answer() {
     let dir = tempfile::tempdir().unwrap();
-    let client = dynamodb(&on_disk(dir.path()));
-    table(&client).await;
+    let client = tasks(&on_disk(dir.path())).await;
     for n in (0..200).step_by(20) {
         let put = in_transaction(put_new(&n.to_string(), "earlier"));
         client.transact_write_items().transact_items(put).send().await.unwrap();
@@ -110,8 +105,7 @@ async fn each_of_many_writes_at_once_gets_its_own_answer() {
 
 #[tokio::test]
 async fn canceled_transaction_gives_a_reason_per_item_and_changes_nothing() {
-    let client = dynamodb(&memory());
-    table(&client).await;
+    let client = tasks(&memory()).await;
     let put = in_transaction(put_new("a", "x"));
     client.transact_write_items().transact_items(put).send().await.unwrap();
 
@@ -131,13 +125,7 @@ async fn canceled_transaction_gives_a_reason_per_item_and_changes_nothing() {
         .await
         .unwrap_err()
         .into_service_error();
-    let aws_sdk_dynamodb::operation::transact_write_items::TransactWriteItemsError::TransactionCanceledException(
-        canceled,
-    ) = failed
-    else {
-        panic!("{failed:?}")
-    };
-    let reasons = canceled.cancellation_reasons();
+    let reasons = reasons(failed);
     let codes: Vec<_> = reasons.iter().map(|reason| reason.code().unwrap()).collect();
     assert_eq!(codes, ["None", "ConditionalCheckFailed"]);
     assert_eq!(reasons[1].item().unwrap()["locked_by"], text("x"));
@@ -147,8 +135,7 @@ async fn canceled_transaction_gives_a_reason_per_item_and_changes_nothing() {
 
 #[tokio::test]
 async fn repeated_transaction_token_does_its_work_once() {
-    let client = dynamodb(&memory());
-    table(&client).await;
+    let client = tasks(&memory()).await;
     let transact = |by: &str| {
         client
             .transact_write_items()
@@ -162,25 +149,29 @@ async fn repeated_transaction_token_does_its_work_once() {
     assert!(other.is_idempotent_parameter_mismatch_exception());
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn item_whose_time_has_come_is_swept() {
-    let endpoints = memory();
-    let client = dynamodb(&endpoints);
-    table(&client).await;
+    let client = tasks(&memory()).await;
     let spec = TimeToLiveSpecification::builder().enabled(true).attribute_name("forget").build();
     let ttl = client.update_time_to_live().table_name("tasks");
     ttl.time_to_live_specification(spec.unwrap()).send().await.unwrap();
     let put = client.put_item().table_name("tasks").item("id", text("old"));
     put.item("forget", AttributeValue::N("1700000000".into())).send().await.unwrap();
-    assert_eq!(endpoints.sweep_time_to_live().await.unwrap(), 1);
+    let count = async || client.scan().table_name("tasks").send().await.unwrap().count();
+    assert_eq!(count().await, 1);
+    let swept = async {
+        while count().await > 0 {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(70), swept).await.expect("a sweep each minute, during other calls");
 }
 
 #[tokio::test]
 async fn nonsense_is_refused_politely() {
-    let client = dynamodb(&memory());
+    let client = tasks(&memory()).await;
     let missing = client.get_item().table_name("none").key("id", text("a")).send().await;
     assert!(missing.unwrap_err().into_service_error().is_resource_not_found_exception());
-    table(&client).await;
     let bad = client.put_item().table_name("tasks").item("id", AttributeValue::N("1".into()));
     assert_eq!(bad.send().await.unwrap_err().code(), Some("ValidationException"));
     let empty = client.put_item().table_name("tasks").set_item(Some(HashMap::new())).send().await;
@@ -194,8 +185,7 @@ async fn each_write_alone_is_synced_before_its_answer_where_it_must_survive_a_po
         let dir = tempfile::tempdir().unwrap();
         let options = Options { data_dir: Some(dir.path().into()), durability };
         let endpoints = Endpoints::open(&options).unwrap();
-        let client = dynamodb(&endpoints);
-        table(&client).await;
+        let client = tasks(&endpoints).await;
         for n in 0..10 {
             let before = endpoints.counts();
             let put = client.put_item().table_name("tasks").item("id", text(&n.to_string()));
@@ -214,8 +204,7 @@ async fn no_expression_brings_the_engine_down() {
     let dir = tempfile::tempdir().unwrap();
     let paths = |n: usize| format!("a{}", ".b".repeat(n));
     for endpoints in [memory(), on_disk(dir.path())] {
-        let client = dynamodb(&endpoints);
-        table(&client).await;
+        let client = tasks(&endpoints).await;
         for deep in [
             "(".repeat(2048) + "attribute_exists(id)" + &")".repeat(2048),
             "(".repeat(4000) + "a",

@@ -27,18 +27,18 @@ pub fn check(version: Version, uri: &Uri, headers: &HeaderMap) -> Result<(), Wro
         (None, _) if version < Version::HTTP_11 => return Err(Wrong::Misdirected),
         (None, _) => return Err(Wrong::Malformed("send a Host header")),
     };
-    let Some((name, _)) = host.and_then(parts) else {
+    let Some(name) = host.and_then(name) else {
         return Err(Wrong::Malformed("the Host header must be a name or an address, optionally with a port"));
     };
     // RFC 9112, section 3.2.2: a target in absolute form takes precedence over the header. Here both must fit.
-    let fits = |authority: &Authority| parts(authority.as_str()).is_some_and(|(name, _)| is_this_machine(name));
+    let fits = |authority: &Authority| is_loopback(authority.as_str());
     if is_this_machine(name) && uri.authority().is_none_or(fits) { Ok(()) } else { Err(Wrong::Misdirected) }
 }
 
 /// Whether `host`, as in a `Host` header or a URL, is a name of this machine.
 #[must_use]
 pub fn is_loopback(host: &str) -> bool {
-    parts(host).is_some_and(|(name, _)| is_this_machine(name))
+    name(host).is_some_and(is_this_machine)
 }
 
 fn is_this_machine(name: &str) -> bool {
@@ -49,8 +49,8 @@ fn is_this_machine(name: &str) -> bool {
         || address.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }
 
-/// Name, an IPv6 address with its brackets, and port of a well-formed host; RFC 3986, section 3.2.2.
-fn parts(host: &str) -> Option<(&str, &str)> {
+/// The name, or an IPv6 address with its brackets, of a well-formed host; RFC 3986, section 3.2.2.
+fn name(host: &str) -> Option<&str> {
     let (name, port) = match host.find(']') {
         Some(end) if host.starts_with('[') => {
             let (name, rest) = host.split_at(end + 1);
@@ -61,7 +61,7 @@ fn parts(host: &str) -> Option<(&str, &str)> {
     };
     let is_name = |b: u8| b.is_ascii_alphanumeric() || b"-._~%!$&'()*+,;=".contains(&b);
     let is_sound = name.starts_with('[') || name.bytes().all(is_name);
-    (is_sound && port.bytes().all(|b| b.is_ascii_digit())).then_some((name, port))
+    (is_sound && port.bytes().all(|b| b.is_ascii_digit())).then_some(name)
 }
 
 #[cfg(test)]

@@ -10,12 +10,13 @@
 //! A request meant for another host is refused before its body is read, and so is whatever a handler refuses without
 //! reading it. `HEAD` is `GET` without the body. HTTP/2 is refused with 505.
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -237,14 +238,12 @@ async fn answer(
 ) -> Result<Response<Body>, Infallible> {
     let busy = Busy::new(Arc::clone(&door.seats), seat);
     let Settings { refuse, most_body, limits, .. } = door.settings;
-    let checked = match door.loopback_only {
-        true => host::check(request.version(), request.uri(), request.headers()),
-        false => Ok(()),
-    };
-    if let Err(wrong) = checked {
+    if door.loopback_only
+        && let Err(wrong) = host::check(request.version(), request.uri(), request.headers())
+    {
         return Ok(busy.with(refuse(Refusal::Host(wrong))));
     }
-    let trouble = Arc::new(AtomicU8::new(FINE));
+    let trouble = Arc::new(OnceLock::new());
     let mut request = request.map(|body| {
         if body.is_end_stream() {
             return Body::empty();
@@ -257,23 +256,12 @@ async fn answer(
         *request.method_mut() = Method::GET;
     }
     request.extensions_mut().insert(cut);
-    let answered = TowerToHyperService::new(door.router).call(request).await;
-    let answered = answered.unwrap_or_else(|never| match never {});
-    let refusal = match trouble.load(Ordering::Acquire) {
-        MALFORMED => Refusal::MalformedBody,
-        SLOW => Refusal::SlowBody,
-        TOO_LARGE => Refusal::TooLarge(most_body),
-        _ => return Ok(busy.with(answered)),
-    };
+    let Ok(answered) = TowerToHyperService::new(door.router).call(request).await;
+    let Some(&refusal) = trouble.get() else { return Ok(busy.with(answered)) };
     let mut refused = refuse(refusal);
     refused.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     Ok(busy.with(refused))
 }
-
-const FINE: u8 = 0;
-const MALFORMED: u8 = 1;
-const SLOW: u8 = 2;
-const TOO_LARGE: u8 = 3;
 
 /// A body with limits on time and size. If it is cut off, the handler learns why.
 struct Bounded {
@@ -281,12 +269,12 @@ struct Bounded {
     left: usize,
     most: usize,
     patience: Pin<Box<Sleep>>,
-    trouble: Arc<AtomicU8>,
+    trouble: Arc<OnceLock<Refusal>>,
 }
 
 impl Bounded {
-    fn fail<T>(&self, trouble: u8) -> Poll<Option<Result<T, io::Error>>> {
-        self.trouble.store(trouble, Ordering::Release);
+    fn fail<T>(&self, trouble: Refusal) -> Poll<Option<Result<T, io::Error>>> {
+        let _ = self.trouble.set(trouble);
         Poll::Ready(Some(Err(io::Error::other("the body was refused"))))
     }
 }
@@ -298,20 +286,20 @@ impl HttpBody for Bounded {
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
         // Before a byte is read of a body that is declared as too large.
         if self.left == self.most && self.body.size_hint().lower() > self.most as u64 {
-            return self.fail(TOO_LARGE);
+            return self.fail(Refusal::TooLarge(self.most));
         }
         match Pin::new(&mut self.body).poll_frame(cx) {
             Poll::Ready(Some(Ok(frame))) => {
                 let bytes = frame.data_ref().map_or(0, Bytes::len);
                 match self.left.checked_sub(bytes) {
                     Some(left) => self.left = left,
-                    None => return self.fail(TOO_LARGE),
+                    None => return self.fail(Refusal::TooLarge(self.most)),
                 }
                 Poll::Ready(Some(Ok(frame)))
             }
-            Poll::Ready(Some(Err(_))) => self.fail(MALFORMED),
+            Poll::Ready(Some(Err(_))) => self.fail(Refusal::MalformedBody),
             Poll::Ready(None) => Poll::Ready(None),
-            Poll::Pending if self.patience.as_mut().poll(cx).is_ready() => self.fail(SLOW),
+            Poll::Pending if self.patience.as_mut().poll(cx).is_ready() => self.fail(Refusal::SlowBody),
             Poll::Pending => Poll::Pending,
         }
     }
@@ -328,7 +316,7 @@ impl HttpBody for Bounded {
 /// The connections that wait for a request, longest wait first.
 #[derive(Default)]
 struct Seats {
-    waiting: Mutex<(u64, std::collections::BTreeMap<u64, Arc<Waiting>>)>,
+    waiting: Mutex<VecDeque<Arc<Waiting>>>,
     /// Signals that a connection began to wait.
     changed: Notify,
 }
@@ -336,8 +324,6 @@ struct Seats {
 /// One connection.
 #[derive(Default)]
 struct Waiting {
-    /// Its position among those that wait.
-    at: Mutex<Option<u64>>,
     /// True between a request's head and the end of its answer.
     is_busy: AtomicBool,
     /// Signals that its place is needed for another.
@@ -345,7 +331,7 @@ struct Waiting {
 }
 
 impl Seats {
-    fn lock(&self) -> MutexGuard<'_, (u64, std::collections::BTreeMap<u64, Arc<Waiting>>)> {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Arc<Waiting>>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -357,8 +343,7 @@ impl Seats {
                 return place;
             }
             let changed = self.changed.notified();
-            if let Some((_, oldest)) = self.lock().1.pop_first() {
-                *oldest.at.lock().unwrap_or_else(PoisonError::into_inner) = None;
+            if let Some(oldest) = self.lock().pop_front() {
                 oldest.leave.notify_one();
             }
             tokio::select! {
@@ -369,20 +354,13 @@ impl Seats {
     }
 
     fn waits(&self, seat: &Arc<Waiting>) {
-        let mut waiting = self.lock();
-        let at = waiting.0;
-        waiting.0 += 1;
-        waiting.1.insert(at, Arc::clone(seat));
-        *seat.at.lock().unwrap_or_else(PoisonError::into_inner) = Some(at);
-        drop(waiting);
+        self.lock().push_back(Arc::clone(seat));
         self.changed.notify_one();
     }
 
+    /// There are at most [`MOST_CONNECTIONS`] to look at.
     fn waits_no_more(&self, seat: &Arc<Waiting>) {
-        let mut waiting = self.lock();
-        if let Some(at) = seat.at.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            waiting.1.remove(&at);
-        }
+        self.lock().retain(|waiting| !Arc::ptr_eq(waiting, seat));
     }
 }
 

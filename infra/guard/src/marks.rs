@@ -16,7 +16,7 @@
 //! Not detected: after a kill, a flipped bit in the text of a row that no checkpoint has touched since.
 
 use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom};
+use std::io::{self, Read};
 use std::ops::Deref;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -96,11 +96,6 @@ impl Note {
             hash: number(72)?,
         })
     }
-
-    /// Frames that the log held.
-    fn frames(&self) -> u32 {
-        frames(&self.head)
-    }
 }
 
 /// Frames of the log, by its head.
@@ -126,7 +121,9 @@ pub fn file_of(db: &Path) -> PathBuf {
     db.with_extension("mark")
 }
 
-fn beside(db: &Path, end: &str) -> PathBuf {
+/// A file that SQLite keeps beside `db`, such as its log at the `end` `-wal`.
+#[must_use]
+pub fn beside(db: &Path, end: &str) -> PathBuf {
     let mut name = db.as_os_str().to_owned();
     name.push(end);
     name.into()
@@ -164,7 +161,7 @@ pub fn examine(db: &Path) -> Result<(), Unsound> {
             let found = if is_read { hash_of(db) } else { db.metadata().map(|found| (found.len(), note.hash)) };
             if found.map_err(unusable)? == (note.bytes, note.hash) { Ok(()) } else { damaged(CHANGED) }
         }
-        State::Open | State::Closing if note.frames() == 0 => Ok(()),
+        State::Open | State::Closing if frames(&note.head) == 0 => Ok(()),
         // The system was restarted since, and these writes need not survive that.
         State::Open | State::Closing if note.boot != [0; 7] && note.boot != boot() => Ok(()),
         State::Open | State::Closing => {
@@ -181,7 +178,8 @@ pub fn examine(db: &Path) -> Result<(), Unsound> {
 
 /// Why the log lacks frames that were recorded, if it does. "WAL-mode File Format", sections 1.2 to 1.4.
 fn log_holds(log: &Path, note: &Note) -> io::Result<Option<String>> {
-    let frames = note.frames();
+    let frames = frames(&note.head);
+    let number = |bytes: &[u8]| u32::from_be_bytes(bytes.try_into().expect("four bytes"));
     let lost = |found: u32| {
         Some(format!(
             "only {found} of the {frames} pages in its log ({}) can be read; what was written after them would be lost",
@@ -200,7 +198,7 @@ fn log_holds(log: &Path, note: &Note) -> io::Result<Option<String>> {
     };
     let mut head = [0; 32];
     let big_endian = match file.read_exact(&mut head) {
-        Ok(()) => u32::from_be_bytes(head[..4].try_into().expect("four bytes")) & 1 == 1,
+        Ok(()) => number(&head[..4]) & 1 == 1,
         Err(_) => return Ok(lost(0)),
     };
     let mut sums = checksum((0, 0), &head[..24], big_endian);
@@ -209,11 +207,10 @@ fn log_holds(log: &Path, note: &Note) -> io::Result<Option<String>> {
     }
     if head[16..24] != note.head[32..40] {
         // The first salt rises by one each time the log restarts, once the database contains all of it.
-        let salt = |bytes: &[u8]| u32::from_be_bytes(bytes.try_into().expect("four bytes"));
-        let later = salt(&head[16..20]).wrapping_sub(salt(&note.head[32..36]));
+        let later = number(&head[16..20]).wrapping_sub(number(&note.head[32..36]));
         return Ok(if (1..1000).contains(&later) { None } else { lost(0) });
     }
-    let page = u32::from_be_bytes(head[8..12].try_into().expect("four bytes")) as usize;
+    let page = number(&head[8..12]) as usize;
     let mut frame = vec![0; 24 + page];
     for found in 0..frames {
         if file.read_exact(&mut frame).is_err() || frame[8..16] != head[16..24] {
@@ -260,24 +257,19 @@ pub fn check(db: &Path) -> Result<(), Unsound> {
 /// Whether the last process that had `db` open ended without closing it. Call this before [`check`].
 #[must_use]
 pub fn was_killed(db: &Path) -> bool {
-    std::fs::read(file_of(db)).is_ok_and(|mark| Note::decode(&mark).is_some_and(|note| note.state != State::Closed))
+    last_note(db).is_some_and(|note| note.state != State::Closed)
+}
+
+/// `None` if there is no mark or it cannot be read, which [`examine`] reports.
+fn last_note(db: &Path) -> Option<Note> {
+    Note::decode(&std::fs::read(file_of(db)).ok()?)
 }
 
 fn closing(db: &Path) -> io::Result<()> {
-    let mark = match File::options().read(true).write(true).open(file_of(db)) {
-        Ok(mark) => mark,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(error),
-    };
-    let mut all = Vec::new();
-    (&mark).read_to_end(&mut all)?;
-    match Note::decode(&all) {
-        Some(note) if note.state == State::Open => {
-            mark.write_all_at(&Note { state: State::Closing, ..note }.encode(), 0)?;
-            mark.sync_data()
-        }
-        _ => Ok(()),
-    }
+    let Some(note) = last_note(db).filter(|note| note.state == State::Open) else { return Ok(()) };
+    let mark = File::options().write(true).open(file_of(db))?;
+    mark.write_all_at(&Note { state: State::Closing, ..note }.encode(), 0)?;
+    mark.sync_data()
 }
 
 /// SQLite's `quick_check`, for files that are not too large for it.
@@ -294,17 +286,26 @@ pub fn quick_check(db: &Path) -> Result<(), Unsound> {
     }
     let verdict: String =
         connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0)).map_err(|error| of_sqlite(&error))?;
-    let verdict = verdict.split_whitespace().collect::<Vec<_>>().join(" ");
+    let verdict = one_line(&verdict);
     if verdict == "ok" { Ok(()) } else { Err(Unsound::Damaged(verdict)) }
 }
 
-fn of_sqlite(error: &rusqlite::Error) -> Unsound {
+/// What an error of SQLite says about its database.
+#[must_use]
+pub fn of_sqlite(error: &rusqlite::Error) -> Unsound {
     use rusqlite::ErrorCode::{DatabaseCorrupt, NotADatabase};
-    let reason = error.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
+    let reason = one_line(&error.to_string());
     match error.sqlite_error_code() {
         Some(DatabaseCorrupt | NotADatabase) => Unsound::Damaged(reason),
+        _ if matches!(error, rusqlite::Error::FromSqlConversionFailure(..)) => Unsound::Damaged(reason),
         _ => Unsound::Unusable(reason),
     }
+}
+
+/// A message on one line.
+#[must_use]
+pub fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 /// Continues with what is left of a damaged database: copies its files aside, and removes what SQLite cannot use.
@@ -363,7 +364,6 @@ fn fnv(mut hash: u64, bytes: &[u8]) -> u64 {
 
 fn hash_of(db: &Path) -> io::Result<(u64, u64)> {
     let mut file = File::open(db)?;
-    file.seek(SeekFrom::Start(0))?;
     let (mut bytes, mut hash, mut part) = (0, FNV, vec![0; 64 * 1024]);
     loop {
         match file.read(&mut part)? {
@@ -373,13 +373,15 @@ fn hash_of(db: &Path) -> io::Result<(u64, u64)> {
     }
 }
 
-/// What a recorded commit survives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Survives {
-    /// The end of the process. After a power failure, less than was recorded is no damage.
-    Kills,
-    /// A power failure.
-    Power,
+/// What a write answered with success survives.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Durability {
+    /// The end of the process, such as `kill -9`, but not a power failure: no fsync before an answer. After a power
+    /// failure, less than was recorded is no damage.
+    Process,
+    /// A power failure: fsync before an answer.
+    #[default]
+    Full,
 }
 
 /// Identifies this start of the system; zeros if the system does not say.
@@ -406,11 +408,11 @@ impl<C> Marked<C> {
     ///
     /// # Errors
     /// The mark cannot be written.
-    pub fn open(database: C, db: &Path, survives: Survives) -> io::Result<Self> {
+    pub fn open(database: C, db: &Path, durability: Durability) -> io::Result<Self> {
         let file = folder::open(&file_of(db))?;
-        let boot = match survives {
-            Survives::Power => [0; 7],
-            Survives::Kills => boot(),
+        let boot = match durability {
+            Durability::Full => [0; 7],
+            Durability::Process => boot(),
         };
         let mark = Mark { db: db.to_owned(), file, boot, index: OnceLock::new() };
         // Of the log's content from an earlier run, only what was recorded then is known: SQLite has now read it.
@@ -453,22 +455,17 @@ impl<C> std::ops::DerefMut for Marked<C> {
 impl<C> Drop for Marked<C> {
     fn drop(&mut self) {
         let Some(mark) = self.mark.take() else { return };
-        let Mark { db, file, boot, index } = mark;
+        let Mark { db, file, index, .. } = &mark;
         let head = index.get().and_then(|index| read_head(index.as_ref()?)).unwrap_or([0; HEAD]);
-        let write = |state, head: &[u8; HEAD], (bytes, hash)| {
-            file.write_all_at(&Note { state, boot, head: *head, bytes, hash }.encode(), 0)
-        };
-        let closed = write(State::Closing, &head, (0, 0)).and_then(|()| file.sync_data()).and_then(|()| {
-            // Only after the database: closing a file of this process here would end SQLite's locks on it (POSIX).
+        let closed = mark.write(State::Closing, &head, (0, 0)).and_then(|()| file.sync_data()).and_then(|()| {
+            // The index stays open until then: closing a file of this process ends SQLite's locks on it (POSIX).
             drop(self.database.take());
-            drop(index);
-            let log = beside(&db, "-wal");
-            if log.exists() {
+            if beside(db, "-wal").exists() {
                 return Ok(());
             }
             let bytes = db.metadata()?.len();
-            let hashed = if bytes > READ_MAX_BYTES { (bytes, 0) } else { hash_of(&db)? };
-            write(State::Closed, &[0; HEAD], hashed)
+            let hashed = if bytes > READ_MAX_BYTES { (bytes, 0) } else { hash_of(db)? };
+            mark.write(State::Closed, &[0; HEAD], hashed)
         });
         if let Err(error) = closed {
             tracing::warn!("the mark of {} could not be written: {error}", db.display());

@@ -6,13 +6,7 @@ use rusqlite::Connection;
 use std::fs::File;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use stepwarden_guard::marks::{Marked, Survives, Unsound, accept_loss, check, examine, file_of, was_killed};
-
-fn beside(db: &Path, end: &str) -> PathBuf {
-    let mut name = db.as_os_str().to_owned();
-    name.push(end);
-    name.into()
-}
+use stepwarden_guard::marks::{Durability, Marked, Unsound, accept_loss, beside, check, examine, file_of, was_killed};
 
 fn rows(db: &Path) -> i64 {
     Connection::open(db).unwrap().query_row("SELECT count(*) FROM t", [], |row| row.get(0)).unwrap_or(0)
@@ -20,15 +14,15 @@ fn rows(db: &Path) -> i64 {
 
 /// A folder as a kill after `count` commits leaves it.
 fn killed(count: i64) -> (tempfile::TempDir, PathBuf) {
-    killed_on(count, Survives::Power)
+    killed_on(count, Durability::Full)
 }
 
-fn killed_on(count: i64, survives: Survives) -> (tempfile::TempDir, PathBuf) {
+fn killed_on(count: i64, durability: Durability) -> (tempfile::TempDir, PathBuf) {
     let (live, dead) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let db = live.path().join("x.db");
     let connection = Connection::open(&db).unwrap();
     connection.execute_batch("PRAGMA page_size = 512; PRAGMA journal_mode = WAL; CREATE TABLE t (a)").unwrap();
-    let marked = Marked::open(connection, &db, survives).unwrap();
+    let marked = Marked::open(connection, &db, durability).unwrap();
     for n in 0..count {
         marked.execute("INSERT INTO t VALUES (?1)", [format!("{n} {}", "x".repeat(300))]).unwrap();
         marked.note(marked.head());
@@ -122,7 +116,7 @@ fn a_mark_knows_whether_the_last_end_was_clean() {
     assert!(was_killed(&db));
     check(&db).unwrap();
     assert!(was_killed(&db), "also after a start that came no further");
-    drop(Marked::open(Connection::open(&db).unwrap(), &db, Survives::Power).unwrap());
+    drop(Marked::open(Connection::open(&db).unwrap(), &db, Durability::Full).unwrap());
     assert!(!was_killed(&db) && !was_killed(&db.with_extension("none")));
 }
 
@@ -133,7 +127,7 @@ fn after_a_clean_end_every_bit_counts() {
     let open = || {
         let connection = Connection::open(&db).unwrap();
         connection.execute_batch("PRAGMA journal_mode = WAL; CREATE TABLE IF NOT EXISTS t (a)").unwrap();
-        Marked::open(connection, &db, Survives::Power).unwrap()
+        Marked::open(connection, &db, Durability::Full).unwrap()
     };
     for n in 0..3 {
         check(&db).unwrap();
@@ -161,7 +155,7 @@ fn a_log_that_began_anew_is_no_loss() {
     let db = live.path().join("x.db");
     let connection = Connection::open(&db).unwrap();
     connection.execute_batch("PRAGMA journal_mode = WAL; CREATE TABLE t (a)").unwrap();
-    let marked = Marked::open(connection, &db, Survives::Power).unwrap();
+    let marked = Marked::open(connection, &db, Durability::Full).unwrap();
     let insert = || marked.execute("INSERT INTO t VALUES (?1)", ["z".repeat(300)]).unwrap();
     for n in 0..200 {
         insert();
@@ -207,12 +201,12 @@ fn there_is_a_way_on() {
 #[test]
 #[cfg(target_os = "linux")]
 fn a_power_failure_is_no_damage_where_writes_survive_kills_alone() {
-    for (survives, is_damaged) in [(Survives::Kills, false), (Survives::Power, true)] {
-        let (_dir, db) = killed_on(120, survives);
+    for (durability, is_damaged) in [(Durability::Process, false), (Durability::Full, true)] {
+        let (_dir, db) = killed_on(120, durability);
         let log = File::options().write(true).open(beside(&db, "-wal")).unwrap();
         log.set_len(log.metadata().unwrap().len() / 2).unwrap();
         assert!(matches!(examine(&db), Err(Unsound::Damaged(_))), "the machine is still up");
-        if survives == Survives::Kills {
+        if durability == Durability::Process {
             // The mark as an earlier start of the machine would have recorded it: the boot, and the hash of everything
             // before it.
             let mut mark = std::fs::read(file_of(&db)).unwrap();

@@ -15,7 +15,6 @@ use sha2::{Digest, Sha256};
 use shared::order::DEFAULT_TENANT;
 use shared::visible::visible;
 use std::collections::HashMap;
-use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -201,10 +200,7 @@ fn check(text: &str) -> Result<String, String> {
 fn random() -> Result<String> {
     let mut bytes = [0; 16];
     getrandom::fill(&mut bytes).context("asking the system for random bytes")?;
-    Ok(bytes.iter().fold(String::new(), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    }))
+    Ok(format!("{:032x}", u128::from_be_bytes(bytes)))
 }
 
 /// The token in `folder`, which is made at the first start.

@@ -8,7 +8,7 @@ use aws_lambda_events::event::apigw::{ApiGatewayV2httpRequest, ApiGatewayV2httpR
 use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::extract::{Request, State};
-use axum::http::{HeaderName, HeaderValue, StatusCode};
+use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use edge::http::refuse;
 use std::sync::Arc;
@@ -34,7 +34,8 @@ pub async fn serve(
     shutdown: impl Future<Output = ()> + Send,
 ) -> std::io::Result<()> {
     let settings = Settings { most_body: MAX_READ, grace: GRACE, refuse: refused, limits: Limits::default() };
-    listener::serve(listener, router(handler, access), settings, shutdown).await
+    let router = Router::new().fallback(forward).with_state((handler, access));
+    listener::serve(listener, router, settings, shutdown).await
 }
 
 fn refused(refusal: Refusal) -> Response {
@@ -51,11 +52,6 @@ fn refused(refusal: Refusal) -> Response {
     let mut answer = from_answer(refuse(&problem));
     *answer.status_mut() = refusal.status();
     answer
-}
-
-/// The router that passes every request that `access` admits to `handler`.
-fn router(handler: Handler, access: Arc<Access>) -> Router {
-    Router::new().fallback(forward).with_state((handler, access))
 }
 
 async fn forward(State((handler, access)): State<(Handler, Arc<Access>)>, request: Request) -> Response {
@@ -92,12 +88,7 @@ fn from_answer(answer: ApiGatewayV2httpResponse) -> Response {
         Some(LambdaBody::Binary(bytes)) => Body::from(bytes),
         Some(_) | None => Body::empty(),
     };
-    let mut response = (status.unwrap_or(StatusCode::BAD_GATEWAY), body).into_response();
-    for (name, value) in &answer.headers {
-        response.headers_mut().insert(name, value.clone());
-    }
-    response
-        .headers_mut()
-        .insert(HeaderName::from_static("x-content-type-options"), HeaderValue::from_static("nosniff"));
+    let mut response = (status.unwrap_or(StatusCode::BAD_GATEWAY), answer.headers, body).into_response();
+    response.headers_mut().insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     response
 }

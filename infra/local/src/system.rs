@@ -23,7 +23,6 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use operator::Operator;
 use shared::engine::Observer;
-use shared::order::Id;
 use shared::pools::Layout;
 use shared::time::SignedDuration;
 use shared::workflow::USUAL_SKEW;
@@ -32,7 +31,7 @@ use shared::workflow::http::AGENT as HTTP;
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 use stepwarden_aws::config::{NO_POOL, apart, instance, queue};
 use stepwarden_aws::telemetry::Chain;
@@ -213,42 +212,32 @@ impl System {
 
         tasks.spawn(traces::run(ended(stopped.clone())));
 
-        let aws_url = match &endpoints {
-            None => None,
-            Some(endpoints) => {
-                let listener = bind(options.port, 1).await?;
-                let url = url_of(&listener)?;
-                let (endpoints, ended) = (endpoints.clone(), ended(stopped.clone()));
-                tasks.spawn(async move { log_end("the endpoints", endpoints.serve(listener, ended).await) });
-                Some(url)
-            }
-        };
+        let mut aws_url = None;
+        if let Some(endpoints) = endpoints.clone() {
+            let (listener, ended) = (bind(options.port, 1).await?, ended(stopped.clone()));
+            aws_url = Some(url_of(&listener)?);
+            tasks.spawn(async move { log_end("the endpoints", endpoints.serve(listener, ended).await) });
+        }
 
         let remotes = open_remotes(match &options.backend {
             Backend::Embedded { data, .. } => data.as_deref(),
             Backend::Emulator | Backend::Deployed => None,
         })?;
         let remotes_url = url_of(&remotes_listener)?;
-        {
-            let (remotes, ended) = (remotes.clone(), ended(stopped.clone()));
-            tasks.spawn(async move { log_end("the remote services", remotes.serve(remotes_listener, ended).await) });
-        }
+        let (served, until) = (remotes.clone(), ended(stopped.clone()));
+        tasks.spawn(async move { log_end("the remote services", served.serve(remotes_listener, until).await) });
 
         let engine = Arc::new(observed_engine(&config, &clients, wall_clock(), options.observer));
         if let Backend::Embedded { data: Some(data), .. } = &options.backend {
             let leases = [&*supervisor::lease_name(0), supervisor::jobs::LEASE];
-            predecessor::succeed(data, &config.instance, &leases, &engine.store).await?;
+            predecessor::succeed(data, &config.instance, &leases, &*engine.store).await?;
         }
-        let live = Arc::new(Live(RwLock::new(Arc::new(Doors::new(
-            &engine,
-            &clients,
-            &config,
-            options.workflows,
-            options.begins.then(Default::default),
-        )))));
+        let begins = options.begins.then(Default::default);
+        let live = watch::Sender::new(Arc::new(Doors::new(&engine, &clients, &config, options.workflows, begins)));
+        let live = Arc::new(live);
         let elsewhere = |name: &str| options.urls.get(name).cloned();
         let runtime = agent_runtime(&config, elsewhere, &remotes_url, &means);
-        let act = agent_handler(&Arc::new(runtime), &Arc::new(SqsMessenger::new(&clients, &config)));
+        let act = agent_handler(runtime, SqsMessenger::new(&clients, &config));
         let agents = start_pumps(&mut tasks, &config, &Queues::new(&clients), &engine, &live, &act, &stopped);
         tasks.spawn(sweep(Arc::clone(&engine), config.shards, stopped.clone()));
         tasks.spawn(work(Arc::clone(&engine), stopped.clone()));
@@ -285,8 +274,8 @@ impl System {
 
     /// Submission, for callers in this process.
     #[must_use]
-    pub fn submit(&self) -> Arc<Submission> {
-        Arc::clone(&self.live.doors().submit)
+    pub fn submit(&self) -> Arc<Submit> {
+        Arc::clone(&self.live.borrow().submit)
     }
 
     /// What new orders get from now on. Open orders keep their definitions.
@@ -296,7 +285,7 @@ impl System {
     pub async fn replace(&self, workflows: Workflows) -> Result<(), StartError> {
         self.here.check(&workflows).await?;
         let doors = Doors::new(&self.engine, &self.clients, &self.config, workflows, self.submit().begins.clone());
-        *self.live.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(doors);
+        self.live.send_replace(Arc::new(doors));
         Ok(())
     }
 
@@ -309,25 +298,9 @@ impl System {
     }
 }
 
-/// Submission to the tables and queues of this process.
-pub type Submission = Submit<stepwarden_aws::DynamoStore, SqsMessenger>;
-
-/// Accepts an order that this process submits itself. Boxed, so that submission is compiled here and not in each caller.
-///
-/// # Errors
-/// What submission refuses the order for.
-pub fn accept<'a>(
-    submission: &'a Submission,
-    tenant: &'a str,
-    key: &'a str,
-    order: submit::submission::Submission,
-) -> BoxFuture<'a, Result<Id, Problem>> {
-    submission.accept(tenant, key, order).boxed()
-}
-
 /// The functions that know the workflows of the deployment.
 struct Doors {
-    submit: Arc<Submission>,
+    submit: Arc<Submit>,
     operator: Operator,
 }
 
@@ -343,7 +316,7 @@ impl Doors {
         let operator = Operator::new(Arc::clone(engine), clients, config, leases);
         let operator = Operator { deployed: Ok(workflows.clone()), ..operator };
         let submit = Arc::new(Submit {
-            engine: Arc::clone(engine),
+            engine: Arc::clone(&engine.engine),
             workflows,
             reply_queues: config.reply_queues.clone(),
             shards: config.shards,
@@ -356,19 +329,13 @@ impl Doors {
 }
 
 /// These functions as of now: a deployment of changed workflow files replaces them.
-struct Live(RwLock<Arc<Doors>>);
-
-impl Live {
-    fn doors(&self) -> Arc<Doors> {
-        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
-    }
-}
+type Live = watch::Sender<Arc<Doors>>;
 
 /// The API's routes, divided between two functions as API Gateway does.
 fn route(live: &Arc<Live>) -> admission::Handler {
     let live = Arc::clone(live);
     Arc::new(move |event| {
-        let doors = live.doors();
+        let doors = Arc::clone(&live.borrow());
         async move {
             let Doors { submit, operator } = &*doors;
             if event.raw_path.as_deref() == Some(METRICS) {
@@ -391,7 +358,7 @@ async fn metrics(operator: &Operator, event: &ApiGatewayV2httpRequest) -> Result
     }
     let unavailable = |_| problem::unavailable(None, "the order store did not answer; try again").retry_after(2);
     supervisor::ages::measure(&operator.engine, operator.config.shards).await.map_err(unavailable)?;
-    supervisor::ages::waits(&operator.engine).await.map_err(unavailable)?;
+    supervisor::ages::waits(&operator.engine.store, operator.engine.now()).await.map_err(unavailable)?;
     let text = stepwarden_aws::metrics::prometheus();
     Ok(edge::http::answer(200, "text/plain; version=0.0.4; charset=utf-8", Some(text), &[]))
 }
@@ -415,17 +382,7 @@ async fn open(backend: &Backend) -> Result<(Option<Endpoints>, Clients)> {
 /// # Errors
 /// [`StartError::Data`]: the directory or the file cannot be used.
 pub fn open_remotes(data: Option<&Path>) -> Result<Remotes> {
-    let opened = Remotes::open(data).map_err(|error| match error {
-        stepwarden_remotes::OpenError::Prepare { path, source } => {
-            format!("cannot use {}: {source}", path.display())
-        }
-        stepwarden_remotes::OpenError::Damaged { path, reason } => format!(
-            "the file {} is damaged ({reason}): restore it, with the file beside it, from a backup; or use \
-             --accept-loss, which continues with what is left and keeps a copy",
-            path.display()
-        ),
-    });
-    Ok(opened.map_err(StartError::Data)?)
+    Ok(Remotes::open(data).map_err(|error| StartError::Data(error.to_string()))?)
 }
 
 /// The workflows in `folder`, or in `workflows/` here, or the built-in ones.
@@ -603,7 +560,7 @@ fn start_pumps(
     };
     let live = Arc::clone(live);
     let accept = Arc::new(move |event| {
-        let submit = Arc::clone(&live.doors().submit);
+        let submit = Arc::clone(&live.borrow().submit);
         async move { submit::queue_handler(&submit, event).await }.boxed()
     });
     let mut switches = BTreeMap::from([
@@ -619,18 +576,17 @@ fn start_pumps(
 }
 
 /// The consumer of agents' requests in this process.
-#[must_use]
-pub fn agent_handler(runtime: &Arc<agent::Runtime>, messenger: &Arc<SqsMessenger>) -> pump::Handler {
-    let (runtime, messenger) = (Arc::clone(runtime), Arc::clone(messenger));
+fn agent_handler(runtime: agent::Runtime, messenger: SqsMessenger) -> pump::Handler {
+    let means = Arc::new((runtime, messenger));
     Arc::new(move |event| {
-        let (runtime, messenger) = (Arc::clone(&runtime), Arc::clone(&messenger));
-        async move { agent::handler(&runtime, &*messenger, event).await }.boxed()
+        let means = Arc::clone(&means);
+        async move { agent::handler(&means.0, &means.1, event).await }.boxed()
     })
 }
 
 /// The supervisor's schedule.
 async fn sweep(engine: Arc<Engine>, shards: u16, mut stopped: watch::Receiver<bool>) {
-    let mut supervisor = Supervisor::new(&engine, supervisor::Settings::new(shards, LEASE_LIFE));
+    let mut supervisor = Supervisor::new(&engine, &*engine.store, supervisor::Settings::new(shards, LEASE_LIFE));
     let mut tick = tokio::time::interval(SWEEP_EVERY);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {

@@ -4,41 +4,26 @@
 //! contender. Any of them is killed by SIGKILL and replaced. `SEED` replays the victims, `CONTENDERS_FOR_S` runs
 //! longer.
 
+use crate::support::{TABLE, leases};
 use aws_sdk_dynamodb::Client;
-use aws_sdk_dynamodb::config::{BehaviorVersion, Credentials, Region};
-use aws_sdk_dynamodb::types::{
-    AttributeDefinition, AttributeValue, BillingMode, KeySchemaElement, KeyType, Put, ScalarAttributeType,
-    TransactWriteItem, Update,
-};
-use leader::Error;
-use leader::{CancellationToken, Leadership, Lease, LeaseStore, Settings, run_while_leader};
+use aws_sdk_dynamodb::types::{AttributeValue, Put, TransactWriteItem, Update};
+use leader::{CancellationToken, Error, Leadership, Lease, LeaseStore, Settings, run_while_leader};
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
-use stepwarden_aws::DynamoLeases;
+use stepwarden_aws::{Clients, DynamoLeases};
 use stepwarden_embedded::Endpoints;
 
 const CONTENDERS: usize = 5;
-const TABLE: &str = "leases";
 const LIFE: Duration = Duration::from_millis(1500);
 const SKEW: Duration = Duration::from_millis(100);
 const TICK: Duration = Duration::from_millis(150);
 /// Maximum number of checks of a dead leader's lease until it is taken: its life and the skew, at half a tick each at
 /// least, and one. Twice that, because a check on a busy machine may fail.
 const MOST_LOOKS: u32 = 2 * ((LIFE.as_millis() + SKEW.as_millis()) / (TICK.as_millis() / 2) + 1) as u32;
-
-fn client(url: &str) -> Client {
-    let config = aws_sdk_dynamodb::Config::builder()
-        .behavior_version(BehaviorVersion::latest())
-        .region(Region::new("local"))
-        .credentials_provider(Credentials::new("any", "any", None, None, "test"))
-        .endpoint_url(url)
-        .build();
-    Client::from_conf(config)
-}
 
 fn s(text: impl Into<String>) -> AttributeValue {
     AttributeValue::S(text.into())
@@ -78,7 +63,7 @@ fn contender() {
     let Ok(url) = std::env::var("CONTENDER_URL") else { return };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let client = client(&url);
+        let client = Clients::unsigned(&url).dynamodb;
         let store = Looks { leases: DynamoLeases::new(client.clone(), TABLE), same: Mutex::default() };
         let name = format!("p{}", std::process::id());
         let settings = Settings { poll_every: TICK, skew: SKEW, ..Settings::new("acts", &name, LIFE) };
@@ -163,11 +148,8 @@ async fn five_contenders_killed_at_random_never_lead_at_once() {
     let url = format!("http://{}", listener.local_addr().unwrap());
     let serving = endpoints.clone();
     tokio::spawn(async move { serving.serve(listener, std::future::pending()).await });
-    let table = client(&url);
-    let key = KeySchemaElement::builder().attribute_name("pk").key_type(KeyType::Hash).build().unwrap();
-    let pk = AttributeDefinition::builder().attribute_name("pk").attribute_type(ScalarAttributeType::S).build();
-    let create = table.create_table().table_name(TABLE).billing_mode(BillingMode::PayPerRequest);
-    create.key_schema(key).attribute_definitions(pk.unwrap()).send().await.unwrap();
+    let clients = Clients::unsigned(&url);
+    leases(&clients).await;
 
     let (sender, lines) = channel();
     let game = tokio::task::spawn_blocking({
@@ -177,7 +159,7 @@ async fn five_contenders_killed_at_random_never_lead_at_once() {
     let elected = game.await.unwrap();
 
     let mut acts = Vec::new();
-    let mut pages = table.scan().table_name(TABLE).consistent_read(true).into_paginator().items().send();
+    let mut pages = clients.dynamodb.scan().table_name(TABLE).consistent_read(true).into_paginator().items().send();
     while let Some(item) = pages.next().await {
         let item = item.unwrap();
         if let (Some(AttributeValue::S(by)), Some(AttributeValue::N(token))) = (item.get("by"), item.get("token")) {

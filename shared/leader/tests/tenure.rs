@@ -2,14 +2,31 @@
 //! faulty store in virtual time.
 
 use crate::support::{LIFE, Mood, POLL, SKEW, Store, clock, noted, secs, settings};
-use leader::{CancellationToken, Cause, Ended, Hold, LeaseStore, Note, TakeOver, run_while_leader};
+use jiff::SignedDuration;
+use leader::{
+    CancellationToken, Cause, Ended, Hold, Leadership, LeaseStore, Note, Settings, TakeOver, run_while_leader,
+};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
 fn never() -> CancellationToken {
     CancellationToken::new()
+}
+
+/// A contender whose work never ends by itself.
+fn leads_for_ever(store: &Arc<Store>, settings: Settings) -> JoinHandle<Ended<()>> {
+    let store = Arc::clone(store);
+    tokio::spawn(async move { run_while_leader(&store, &settings, &never(), |_| std::future::pending()).await })
+}
+
+/// A contender that tells its token and when it was elected.
+fn next_leader(store: &Arc<Store>, settings: Settings) -> JoinHandle<Ended<(u64, Instant)>> {
+    let store = Arc::clone(store);
+    let work = |leadership: Leadership| async move { (leadership.token(), Instant::now()) };
+    tokio::spawn(async move { run_while_leader(&store, &settings, &never(), work).await })
 }
 
 // I1, I3: the renewal stops when the work ends, and the lease is free at once.
@@ -62,24 +79,9 @@ async fn many_contenders_lead_one_after_the_other() {
 async fn a_dead_leader_is_followed_after_the_lease_life() {
     for take_over in [TakeOver::ByWallClock, TakeOver::ByWatching] {
         let store = Arc::new(Store::default());
-        let (first, second) = (settings("a"), settings("b"));
-        let dies = {
-            let (store, settings) = (Arc::clone(&store), first);
-            tokio::spawn(async move {
-                let work = |_| std::future::pending::<()>();
-                run_while_leader(&store, &settings, &CancellationToken::new(), work).await
-            })
-        };
+        let dies = leads_for_ever(&store, settings("a"));
         sleep(secs(5)).await;
-        let next = {
-            let (store, settings) = (Arc::clone(&store), leader::Settings { take_over, ..second });
-            tokio::spawn(async move {
-                run_while_leader(&store, &settings, &CancellationToken::new(), |l| async move {
-                    (l.token(), Instant::now())
-                })
-                .await
-            })
-        };
+        let next = next_leader(&store, Settings { take_over, ..settings("b") });
         sleep(secs(30)).await;
         assert!(!next.is_finished(), "{take_over:?}: a live leader is left alone");
         dies.abort();
@@ -208,7 +210,8 @@ async fn cancellation_is_distinguished_from_a_lost_lease() {
 #[tokio::test(start_paused = true)]
 async fn a_contender_can_be_cancelled_while_it_waits() {
     let store = Store::default();
-    store.leases.acquire("sweep", "b", clock(0)(), shared_secs(1000), shared_secs(1)).await.unwrap().unwrap();
+    let [life, skew] = [1000, 1].map(SignedDuration::from_secs);
+    store.leases.acquire("sweep", "b", clock(0)(), life, skew).await.unwrap().unwrap();
     let cancel = never();
     let stop = cancel.clone();
     tokio::spawn(async move {
@@ -219,15 +222,11 @@ async fn a_contender_can_be_cancelled_while_it_waits() {
     assert_eq!(ended, Ended::<()>::Cancelled);
 }
 
-fn shared_secs(s: i64) -> jiff::SignedDuration {
-    jiff::SignedDuration::from_secs(s)
-}
-
 // I4: a leader that hangs while its renewals continue is found by its lack of progress.
 #[tokio::test(start_paused = true)]
 async fn a_leader_without_progress_loses_the_lease() {
     let store = Store::default();
-    let settings = leader::Settings { progress_within: Some(secs(8)), ..settings("a") };
+    let settings = Settings { progress_within: Some(secs(8)), ..settings("a") };
     let begun = Instant::now();
     let ended = run_while_leader(&store, &settings, &never(), |leadership| async move {
         for _ in 0..20 {
@@ -253,12 +252,12 @@ async fn nobody_leads_longer_than_the_longest_tenure() {
     let mut all = tokio::task::JoinSet::new();
     for name in ["a", "b", "c"] {
         let (store, turns) = (Arc::clone(&store), Arc::clone(&turns));
-        let settings = leader::Settings { tenure: Some(secs(60)), ..settings(name) };
+        let settings = Settings { tenure: Some(secs(60)), ..settings(name) };
         all.spawn(async move {
             let end = Instant::now() + secs(3600);
             while Instant::now() < end {
                 let begun = Mutex::new(None);
-                let ended = run_while_leader(&store, &settings, &CancellationToken::new(), |leadership| {
+                let ended = run_while_leader(&store, &settings, &never(), |leadership| {
                     *begun.lock().unwrap() = Some(Instant::now());
                     async move { leadership.cancelled().await }
                 })
@@ -283,7 +282,7 @@ async fn nobody_leads_longer_than_the_longest_tenure() {
 async fn work_that_outlives_its_lease_unseen_is_lost() {
     let store = Store::default();
     let life = Duration::from_millis(200);
-    let settings = leader::Settings { skew: Duration::ZERO, ..leader::Settings::new("sweep", "a", life) };
+    let settings = Settings { skew: Duration::ZERO, ..Settings::new("sweep", "a", life) };
     let ended = run_while_leader(&store, &settings, &never(), |leadership| async move {
         std::thread::sleep(2 * life);
         assert_eq!(leadership.cause(), Some(Cause::Lost), "the clock alone tells");
@@ -298,28 +297,14 @@ async fn work_that_outlives_its_lease_unseen_is_lost() {
 async fn a_contender_that_watches_a_full_life_needs_no_other_clock() {
     for ahead_ms in [-3_600_000, 0, 3_600_000] {
         let store = Arc::new(Store::default());
-        let leader = {
-            let store = Arc::clone(&store);
-            let settings = leader::Settings { clock: clock(ahead_ms), ..settings("a") };
-            tokio::spawn(async move {
-                let work = |_| std::future::pending::<()>();
-                run_while_leader(&store, &settings, &CancellationToken::new(), work).await
-            })
-        };
+        let leader = leads_for_ever(&store, Settings { clock: clock(ahead_ms), ..settings("a") });
         sleep(secs(1)).await;
-        let watcher = {
-            let store = Arc::clone(&store);
-            let settings = leader::Settings { take_over: TakeOver::ByWatching, ..settings("b") };
-            tokio::spawn(async move {
-                let work = |_| async { Instant::now() };
-                run_while_leader(&store, &settings, &CancellationToken::new(), work).await
-            })
-        };
+        let watcher = next_leader(&store, Settings { take_over: TakeOver::ByWatching, ..settings("b") });
         sleep(secs(120)).await;
         assert!(!watcher.is_finished(), "{ahead_ms}: a leader that renews is left alone");
         leader.abort();
         let died = Instant::now();
-        let Ended::Completed(at) = watcher.await.unwrap() else { panic!() };
+        let Ended::Completed((_, at)) = watcher.await.unwrap() else { panic!() };
         assert!(at - died >= LIFE / 3 && at - died <= LIFE + SKEW + 2 * POLL, "{ahead_ms}: {:?}", at - died);
     }
 }

@@ -2,6 +2,7 @@
 
 use retry_queue::{Answer, CancellationToken, Policy, RetryQueue, RetryWorker, Settings, Strategies, When};
 use serde_json::json;
+use std::sync::Arc;
 use stepwarden_aws::{Clients, Config, DynamoStore, schema};
 use stepwarden_embedded::Endpoints;
 
@@ -16,7 +17,7 @@ async fn main() -> anyhow::Result<()> {
 
     let when = When::Intervals(vec![jiff::SignedDuration::from_millis(300); 5]);
     let settings = Settings { policy: Policy { when, ..Policy::default() }, ..Settings::default() };
-    let queue = RetryQueue::new(DynamoStore::new(clients.dynamodb, &config), settings);
+    let queue = RetryQueue::new(Arc::new(DynamoStore::new(clients.dynamodb, &config)), settings);
     queue.enqueue("send-mail", json!({ "to": "ann@example.com" })).await?;
 
     let done = CancellationToken::new();

@@ -6,7 +6,7 @@ use shared::decision::{Act, Event, What};
 use shared::engine::{self, Clock, Engine, Handled};
 use shared::message::{AlertEvent, Effect};
 use shared::order::{Id, Order, canonical_hash};
-use shared::ports::{AttentionIndex, Created, Error, Messenger, StateStore};
+use shared::ports::{Created, Error, Messenger, StateStore, async_trait};
 use shared::step::State;
 use shared::task::{Priority, Submission, Task};
 use shared::time::{SignedDuration, Timestamp};
@@ -170,6 +170,7 @@ impl Drop for Sitting {
     }
 }
 
+#[async_trait]
 impl Messenger for Local {
     async fn send(&self, effects: Vec<Effect>) -> Vec<Result<(), Error>> {
         effects.into_iter().map(|effect| self.send_one(effect)).collect()
@@ -177,22 +178,17 @@ impl Messenger for Local {
 }
 
 /// A retry queue over any state store.
-pub struct RetryQueue<S> {
-    pub(crate) engine: Arc<Engine<S, Local>>,
+#[derive(Clone)]
+pub struct RetryQueue {
+    pub(crate) engine: Arc<Engine>,
     pub(crate) local: Local,
     pub(crate) settings: Arc<Settings>,
 }
 
-impl<S> Clone for RetryQueue<S> {
-    fn clone(&self) -> Self {
-        Self { engine: Arc::clone(&self.engine), local: self.local.clone(), settings: Arc::clone(&self.settings) }
-    }
-}
-
-impl<S: StateStore> RetryQueue<S> {
+impl RetryQueue {
     /// The queue in `store`.
     #[must_use]
-    pub fn new(store: S, settings: Settings) -> Self {
+    pub fn new(store: Arc<dyn StateStore>, settings: Settings) -> Self {
         let local = Local::default();
         let config = engine::Config {
             instance: format!("retry-{:016x}", fastrand::u64(..)),
@@ -206,7 +202,8 @@ impl<S: StateStore> RetryQueue<S> {
             shards: 1,
             public_url: String::new(),
         };
-        Self { engine: Arc::new(Engine::new(store, local.clone(), config)), local, settings: Arc::new(settings) }
+        let engine = Arc::new(Engine::new(store, Arc::new(local.clone()), config));
+        Self { engine, local, settings: Arc::new(settings) }
     }
 
     /// Stores one unit of work, to be run at once and retried until it is done.
@@ -279,9 +276,7 @@ impl<S: StateStore> RetryQueue<S> {
     pub(crate) fn policy(&self, handler: &str) -> &Policy {
         self.settings.policies.get(handler).unwrap_or(&self.settings.policy)
     }
-}
 
-impl<S: StateStore + AttentionIndex> RetryQueue<S> {
     /// Up to `limit` tasks of the history, longest there first, and the cursor of the next page.
     pub async fn history(&self, limit: u32, cursor: Option<&str>) -> Result<(Vec<Task>, Option<String>), Error> {
         let page = self.engine.store.attention(limit, cursor).await?;

@@ -10,7 +10,7 @@ use shared::decision::Event;
 use shared::engine::Handled;
 use shared::message::{AlertEvent, Effect, Outcome, Reply, Request};
 use shared::order::Id;
-use shared::ports::{Error, StateStore};
+use shared::ports::Error;
 use shared::task::moved;
 use shared::time::{SignedDuration, Timestamp, until};
 use std::collections::BTreeMap;
@@ -67,17 +67,17 @@ pub struct Polled {
 }
 
 /// Runs due tasks.
-pub struct RetryWorker<S> {
-    queue: RetryQueue<S>,
+pub struct RetryWorker {
+    queue: RetryQueue,
     handlers: BTreeMap<String, Handler>,
     strategies: Strategies,
     on_history: OnHistory,
 }
 
-impl<S: StateStore + 'static> RetryWorker<S> {
+impl RetryWorker {
     /// A worker without handlers.
     #[must_use]
-    pub fn new(queue: &RetryQueue<S>, strategies: Strategies) -> Self {
+    pub fn new(queue: &RetryQueue, strategies: Strategies) -> Self {
         let on_history: OnHistory = Arc::new(|_| {});
         Self { queue: queue.clone(), handlers: BTreeMap::new(), strategies, on_history }
     }
@@ -242,7 +242,7 @@ fn note(error: &Error) -> usize {
     1
 }
 
-async fn run_job<S: StateStore>(queue: RetryQueue<S>, strategies: Strategies, handler: Handler, request: Request) {
+async fn run_job(queue: RetryQueue, strategies: Strategies, handler: Handler, request: Request) {
     let id = request.task_id.clone();
     let outcome = attempt(&queue, &strategies, handler, &request).await;
     strategies.in_hand.put_back(&id);
@@ -262,12 +262,7 @@ async fn run_job<S: StateStore>(queue: RetryQueue<S>, strategies: Strategies, ha
     tracing::warn!(task.id = %id, "the outcome could not be written in time; the task runs again");
 }
 
-async fn attempt<S: StateStore>(
-    queue: &RetryQueue<S>,
-    strategies: &Strategies,
-    handler: Handler,
-    request: &Request,
-) -> Outcome {
+async fn attempt(queue: &RetryQueue, strategies: &Strategies, handler: Handler, request: &Request) -> Outcome {
     let left = (until(queue.engine.now(), request.complete_by) - TO_SETTLE).max(SignedDuration::ZERO);
     let job = Job {
         id: request.task_id.clone(),
@@ -293,7 +288,7 @@ async fn attempt<S: StateStore>(
 }
 
 /// A failure of this attempt, with the jittered wait if the policy has one.
-async fn failure<S: StateStore>(queue: &RetryQueue<S>, request: &Request, error: String) -> Outcome {
+async fn failure(queue: &RetryQueue, request: &Request, error: String) -> Outcome {
     let failures = match queue.engine.store.load(&request.task_id).await {
         Ok(Some(task)) => task.failure_count() + 1,
         Ok(None) | Err(_) => 1,

@@ -9,7 +9,6 @@ use retry_queue::{
 };
 use serde_json::{Value, json};
 use shared::engine::Clock;
-use shared::ports::StateStore;
 use shared::step::State;
 use shared::task::{ProcessState, Task};
 use std::collections::HashMap;
@@ -44,8 +43,8 @@ fn live(store: &Memory) -> usize {
 
 #[tokio::test]
 async fn the_store_of_these_tests_keeps_the_contract() {
-    contract::store::suite(&Memory::default()).await;
-    contract::store::attention(&Memory::default()).await;
+    contract::store::suite(&*Memory::default()).await;
+    contract::store::attention(&*Memory::default()).await;
 }
 
 fn virtual_clock() -> Clock {
@@ -56,14 +55,14 @@ fn virtual_clock() -> Clock {
     })
 }
 
-fn world() -> (Memory, RetryQueue<Memory>) {
+fn world() -> (Memory, RetryQueue) {
     let store = Memory::default();
     let queue = RetryQueue::new(store.clone(), Settings { clock: virtual_clock(), ..Settings::default() });
     (store, queue)
 }
 
 /// Runs `worker` for `time`.
-async fn run_for<S: StateStore + 'static>(worker: &RetryWorker<S>, time: Duration) {
+async fn run_for(worker: &RetryWorker, time: Duration) {
     let cancel = CancellationToken::new();
     let stop = cancel.clone();
     tokio::join!(worker.run(&cancel), async move {
@@ -327,7 +326,7 @@ async fn the_queue_works_on_dynamodb() {
     let lookup = |name: &str| names.iter().find(|(n, _)| *n == name).map(|(_, v)| (*v).to_owned());
     let config = Config::from_lookup(lookup).unwrap();
     schema::create(&clients, &config, "q-", 30).await.unwrap();
-    let store = DynamoStore::new(clients.dynamodb, &config);
+    let store = Arc::new(DynamoStore::new(clients.dynamodb, &config));
     let when = When::Intervals(vec![SignedDuration::from_millis(200); 3]);
     let settings = Settings { policy: Policy { when, ..Policy::default() }, ..Settings::default() };
     let door = RetryQueue::new(store.clone(), settings.clone());

@@ -45,7 +45,7 @@ impl Change<'_> {
         let (workflow, now) = (self.turn.workflow, self.turn.now);
         for index in again.steps.iter().map(|&step| usize::from(step)).filter(|&i| i < workflow.steps.len()) {
             // Events for the step no longer count. Their keys stay known, so that none counts for the next round.
-            for event in self.task.events.iter_mut().filter(|event| event.step.map(usize::from) == Some(index)) {
+            for event in self.task.events.iter_mut().filter(|event| event.is_of(index)) {
                 (event.step, event.data) = (None, None);
             }
             let old = std::mem::take(&mut self.task.steps[index]);
@@ -73,7 +73,7 @@ impl Change<'_> {
                 reminded,
                 kids,
                 rounds: Some(rounds).filter(|rounds| *rounds != Rounds::default()),
-                ..Step::new()
+                ..Step::default()
             };
         }
         let names = again.steps.iter().filter_map(|&step| Some(workflow.steps.get(usize::from(step))?.name.as_str()));

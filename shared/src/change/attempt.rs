@@ -31,12 +31,8 @@ pub(crate) enum Miss {
 }
 
 impl Change<'_> {
-    pub(super) fn claim(&mut self, index: usize, direction: Direction, call: Mapped) {
-        self.claim_from(self.turn.now, index, direction, call);
-    }
-
     /// Claims a step and holds its request until `from`.
-    fn claim_from(&mut self, from: Timestamp, index: usize, direction: Direction, call: Mapped) {
+    pub(super) fn claim(&mut self, from: Timestamp, index: usize, direction: Direction, call: Mapped) {
         let spec = &self.turn.workflow.steps[index];
         let work = spec.work(direction).expect("only a step with an undo is to be undone");
         let complete_by = plus(from, work.window());
@@ -126,7 +122,7 @@ impl Change<'_> {
     ///
     /// # Errors
     /// Its `output` has no value for this answer, or a too long or deep one.
-    pub(crate) fn keep_of(&mut self, index: usize, answer: Value) -> Result<(), Mistake> {
+    fn keep_of(&mut self, index: usize, answer: Value) -> Result<(), Mistake> {
         match &self.turn.workflow.steps[index].output {
             None => self.keep(index, answer, "the agent's output"),
             Some(output) => {
@@ -135,6 +131,14 @@ impl Change<'_> {
                 drop(names);
                 self.keep(index, value?, "the output")
             }
+        }
+    }
+
+    /// [`Change::keep_of`] the answer that completes the step. If it cannot be kept, the step fails.
+    pub(crate) fn complete_with(&mut self, index: usize, answer: Value) {
+        match self.keep_of(index, answer) {
+            Ok(()) => self.complete(index, Direction::Do),
+            Err(mistake) => self.mistaken(index, Direction::Do, &mistake),
         }
     }
 
@@ -172,26 +176,21 @@ impl Change<'_> {
         step.settled_at = version;
         step.error = Some(history::shorten(error, history::MAX_TEXT));
         match direction {
-            Direction::Do => match self.is_caught(index, failure, error, answered) {
-                Ok(true) => {}
-                Ok(false) => {
-                    self.task.steps[index].state = State::Failed;
-                    self.log(Kind::Failed, Some(index), Some(error.to_owned()));
-                    if self.task.phase == Phase::Forward {
-                        self.give_up(index, self.turn.workflow.steps[index].on_failure, error);
-                    }
+            Direction::Do => {
+                let error = match self.is_caught(index, failure, error, answered) {
+                    Ok(true) => return,
+                    Ok(false) => error.to_owned(),
+                    // The `catch` has no value, so the failure stands.
+                    Err(mistake) => format!("{error}; {mistake}"),
+                };
+                let step = &mut self.task.steps[index];
+                step.state = State::Failed;
+                step.error = Some(history::shorten(&error, history::MAX_TEXT));
+                self.log(Kind::Failed, Some(index), Some(error.clone()));
+                if self.task.phase == Phase::Forward {
+                    self.give_up(index, self.turn.workflow.steps[index].on_failure, &error);
                 }
-                // The `catch` has no value, so the failure stands.
-                Err(mistake) => {
-                    let error = format!("{error}; {mistake}");
-                    self.task.steps[index].state = State::Failed;
-                    self.task.steps[index].error = Some(history::shorten(&error, history::MAX_TEXT));
-                    self.log(Kind::Failed, Some(index), Some(error.clone()));
-                    if self.task.phase == Phase::Forward {
-                        self.give_up(index, self.turn.workflow.steps[index].on_failure, &error);
-                    }
-                }
-            },
+            }
             Direction::Undo => {
                 step.state = State::UndoFailed;
                 self.log(Kind::UndoFailed, Some(index), Some(error.to_owned()));
@@ -288,29 +287,25 @@ impl Change<'_> {
                 }
             }
         };
-        let not_before = match rung {
-            Rung::Retry(wait) => Some(plus(now, wait)),
-            Rung::Exhausted(_) => None,
-        };
+        let attempts = *failures;
+        // A poll's looks are not logged.
+        if poll.is_none() {
+            self.log(kind, Some(index), Some(error.to_owned()));
+        }
+        let step = &mut self.task.steps[index];
         match (direction, rung) {
             // A sibling of a failed step: its outcome is unknown, and nothing new starts.
             (Direction::Do, _) if phase != Phase::Forward => {
                 step.state = State::Pending { not_before: None };
-                if poll.is_none() {
-                    self.log(kind, Some(index), Some(error.to_owned()));
-                }
                 // The undo may have waited only for this attempt.
                 self.wake |= phase == Phase::Undoing && self.turn.workflow.tombstones;
             }
-            (Direction::Do, Rung::Retry(_)) => {
-                step.state = State::Pending { not_before };
-                self.log(kind, Some(index), Some(error.to_owned()));
+            (Direction::Do, Rung::Retry(wait)) => {
+                step.state = State::Pending { not_before: Some(plus(now, wait)) };
                 self.wake = true;
             }
             (Direction::Do, Rung::Exhausted(then)) => {
                 step.state = State::Failed;
-                self.log(kind, Some(index), Some(error.to_owned()));
-                let attempts = self.task.steps[index].failures;
                 let whole = format!("{error} ({attempts} failed attempts)");
                 match self.is_caught(index, failure, error, true) {
                     Ok(true) => {}
@@ -318,21 +313,15 @@ impl Change<'_> {
                     Err(mistake) => self.give_up(index, then, &format!("{whole}; {mistake}")),
                 }
             }
-            (Direction::Undo, Rung::Retry(_)) => {
-                step.state = State::UndoPending { not_before };
-                self.log(kind, Some(index), Some(error.to_owned()));
+            (Direction::Undo, Rung::Retry(wait)) => {
+                step.state = State::UndoPending { not_before: Some(plus(now, wait)) };
                 self.wake = true;
             }
             (Direction::Undo, Rung::Exhausted(_)) => {
                 step.state = State::UndoFailed;
-                self.log(kind, Some(index), Some(error.to_owned()));
-                let attempts = self.task.steps[index].undo_failures;
                 let name = self.step_name(index);
-                self.stop(
-                    Phase::UndoError,
-                    Some(index),
-                    &format!("the undo of `{name}` failed: {error} ({attempts} failed attempts)"),
-                );
+                let reason = format!("the undo of `{name}` failed: {error} ({attempts} failed attempts)");
+                self.stop(Phase::UndoError, Some(index), &reason);
             }
         }
     }
@@ -368,7 +357,7 @@ impl Change<'_> {
             return;
         }
         match call(&self.task, index, Direction::Do, self.turn) {
-            Ok(call) => self.claim_from(from, index, Direction::Do, call),
+            Ok(call) => self.claim(from, index, Direction::Do, call),
             Err(mistake) => self.mistaken(index, Direction::Do, &mistake),
         }
     }

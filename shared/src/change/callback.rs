@@ -6,7 +6,7 @@ use crate::expression::Mistake;
 use crate::history::Kind;
 use crate::names::names;
 use crate::step::{Direction, State};
-use crate::task::{Arrival, Phase, Task};
+use crate::task::{Arrival, Phase, Task, as_position};
 use crate::time::plus;
 use crate::workflow::accept::Accept;
 use serde_json::Value;
@@ -19,8 +19,7 @@ fn name_of(step: &str) -> String {
 
 /// The callback that step `index` took, if one came.
 pub(crate) fn called_back(task: &Task, index: usize) -> Option<&Arrival> {
-    let is_its = |event: &&Arrival| event.step.map(usize::from) == Some(index) && is_callback(event);
-    task.events.iter().find(is_its)
+    task.events.iter().find(|event| event.is_of(index) && is_callback(event))
 }
 
 /// Whether this is a callback, not an event sent by name.
@@ -84,12 +83,11 @@ impl Change<'_> {
         self.keep(index, kept, "the output").map_err(|_| Declined::TooLong)?;
         let name = name_of(&spec.name);
         let text = format!("callback, key `{key}`");
-        let step = u16::try_from(index).expect("at most MAX_STEPS steps");
         self.task.events.push(Arrival {
             name,
             key: key.into(),
             hash: hash.into(),
-            step: Some(step),
+            step: Some(as_position(index)),
             data: None,
             by: None,
         });

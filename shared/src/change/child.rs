@@ -51,7 +51,7 @@ pub(super) fn ask_for(
 ) -> Option<Effect> {
     let spec = &turn.workflow.steps[index];
     let workflow = spec.child.as_ref()?.definition(&task.pins)?;
-    let round = task.steps[index].kids.as_ref().map_or(0, |kids| kids.round);
+    let round = task.steps[index].kids_round();
     let (id, item) = (Id::derive(&task.tenant, &key), item.and_then(|item| u32::try_from(item).ok()));
     let parent = Parent { id: task.id.clone(), step: spec.name.clone(), item, round, paused: false, released: false };
     Some(Effect::Child(Box::new(ToChild {
@@ -72,7 +72,7 @@ pub(super) fn ask_for(
 }
 
 /// The input of the order that step `index` starts, the same on every call.
-fn input(task: &Task, index: usize, turn: &Turn<'_>) -> Result<Value, Mistake> {
+pub(super) fn input(task: &Task, index: usize, turn: &Turn<'_>) -> Result<Value, Mistake> {
     let (spec, step) = (&turn.workflow.steps[index], &task.steps[index]);
     let input = match (&step.input, &spec.with) {
         (Some(input), _) => input.clone(),
@@ -123,8 +123,8 @@ fn awaits(step: &Step) -> bool {
 
 /// Whether a child of `step` may still be open. A list that failed, or that a person settled, may have left some open.
 fn is_open(step: &Step) -> bool {
-    let items = step.kids.as_ref().and_then(|kids| kids.items.as_ref());
-    awaits(step) || items.is_some_and(|items| !step.is_undo_begun() && items.count(|item| item == Item::Open) > 0)
+    awaits(step)
+        || step.items().is_some_and(|items| !step.is_undo_begun() && items.count(|item| item == Item::Open) > 0)
 }
 
 pub(super) fn any_open(task: &Task) -> bool {
@@ -198,6 +198,12 @@ pub(super) fn is_final(child: &Task, turn: &Turn<'_>) -> Option<bool> {
     Some(child.steps.iter().zip(&workflow.steps).any(|(step, spec)| spec.irreversible && step.may_have_run()))
 }
 
+/// Why a child failed.
+pub(super) fn reason_of(child: &Task) -> String {
+    let how = if child.phase == Phase::Undone { "was undone" } else { "stopped" };
+    format!("order {} {how}: {}", child.id, child.reason.as_deref().unwrap_or("without a reason"))
+}
+
 /// Whether a task in this phase does nothing more by itself.
 pub(super) fn is_ended(phase: Phase) -> bool {
     match phase {
@@ -235,9 +241,7 @@ pub(crate) fn on_hint(task: &Task, seen: u64, part: u32, step: Option<&str>, tur
     if news.is_empty() && lists.now.is_empty() {
         let has_open_list = (0..task.steps.len()).any(|index| list::has(task, index) && awaits(&task.steps[index]));
         return match has_open_list || lists.is_late {
-            true if lists.is_expected && lists.later.is_empty() => {
-                Decision::Keep { why: Kept::Expected, effects: Vec::new() }
-            }
+            true if lists.is_expected && lists.later.is_empty() => Decision::keep(Kept::Expected),
             true => keep(lists.later.into_iter().map(|index| list::look_again(task, index, turn)).collect()),
             // An earlier delivery of this hint may have saved what it found, and died before it sent what follows.
             false => on_wake(task, task.version.saturating_sub(1), 1, turn),
@@ -245,11 +249,11 @@ pub(crate) fn on_hint(task: &Task, seen: u64, part: u32, step: Option<&str>, tur
     }
     // The sweep ends it.
     if news.is_empty() && task.is_over(turn.now, turn.skew) {
-        return keep(Vec::new());
+        return Decision::keep(Kept::NothingReady);
     }
     if turn.input.is_null() && turn.workflow.reads_input() {
         turn.outputs.want_input();
-        return keep(Vec::new());
+        return Decision::keep(Kept::NothingReady);
     }
     let mut change = Change::begin(task, turn);
     let is_single = !news.is_empty();
@@ -276,11 +280,10 @@ pub(crate) fn on_hint(task: &Task, seen: u64, part: u32, step: Option<&str>, tur
 
 /// The parent's `wish` for this order: one write, or none if it is fulfilled already.
 pub(crate) fn on_asked(task: &Task, round: u32, wish: &Wish, turn: &Turn<'_>) -> Decision {
-    let keep = |why| Decision::Keep { why, effects: Vec::new() };
-    let Some(parent) = &task.parent else { return keep(Kept::Foreign) };
+    let Some(parent) = &task.parent else { return Decision::keep(Kept::Foreign) };
     let by = format!("order {}", parent.id);
     match wish {
-        Wish::Begin(_) => keep(Kept::Repeated),
+        Wish::Begin(_) => Decision::keep(Kept::Repeated),
         Wish::Undo => operator::undo_for_parent(task, &by, turn),
         Wish::Resubmit => {
             // Another order replaces one that undid itself or is about to.
@@ -320,11 +323,6 @@ pub(crate) fn on_asked(task: &Task, round: u32, wish: &Wish, turn: &Turn<'_>) ->
 }
 
 impl Change<'_> {
-    /// The input of the order that step `index` starts.
-    pub(super) fn input_of_child(&self, index: usize) -> Result<Value, Mistake> {
-        input(&self.task, index, self.turn)
-    }
-
     /// The turn of step `index` has come: the save records its child, which is made only afterwards.
     pub(super) fn begin_child(&mut self, index: usize, input: Value) {
         let version = self.task.version;
@@ -389,7 +387,7 @@ impl Change<'_> {
             let mistake = Mistake(format!("order {} exists already, but this order did not start it", child.id));
             return self.mistaken(index, Direction::Do, &mistake);
         };
-        let round = self.task.steps[index].kids.as_ref().map_or(0, |kids| kids.round);
+        let round = self.task.steps[index].kids_round();
         match child.phase {
             Phase::Undone if parent.round < round => {
                 if let Some(kids) = &mut self.task.steps[index].kids {
@@ -404,16 +402,10 @@ impl Change<'_> {
             }
             Phase::Processed => {
                 let output = child.output.clone().unwrap_or_default();
-                match self.keep_of(index, output) {
-                    Ok(()) => self.complete(index, Direction::Do),
-                    Err(mistake) => self.mistaken(index, Direction::Do, &mistake),
-                }
+                self.complete_with(index, output);
             }
             Phase::Undone | Phase::Error | Phase::UndoError => {
-                let how = if child.phase == Phase::Undone { "was undone" } else { "stopped" };
-                let why = child.reason.as_deref().unwrap_or("without a reason");
-                let error = format!("order {} {how}: {why}", child.id);
-                self.fail(index, Direction::Do, &error, Failure::of(FailureKind::Children));
+                self.fail(index, Direction::Do, &reason_of(&child), Failure::of(FailureKind::Children));
             }
             Phase::Forward | Phase::Undoing => {
                 self.resume_child(index, &child, parent);
@@ -424,7 +416,7 @@ impl Change<'_> {
 
     /// Makes an absent child, because its maker has died or is late.
     fn begin_again(&mut self, index: usize) {
-        match self.input_of_child(index) {
+        match input(&self.task, index, self.turn) {
             Ok(input) => {
                 self.ask_child(index, Wish::Begin(input));
                 self.look_later(index);
@@ -451,7 +443,6 @@ impl Change<'_> {
         let Some(found) = self.turn.outputs.order(&id) else { return };
         let was_asked = matches!(self.task.steps[index].state, State::UndoPending { not_before: Some(_) });
         self.task.steps[index].error = None;
-        let failed = |error: String| (error, Failure::of(FailureKind::Children));
         match &found {
             Some(child) if child.phase == Phase::Undone => return self.complete(index, Direction::Undo),
             Some(child) => {
@@ -463,8 +454,8 @@ impl Change<'_> {
                         self.ask_child(index, Wish::Pause);
                     }
                     let so = if runs { "; the rest of it is paused" } else { "" };
-                    let (error, why) = failed(format!("order {id} has done what cannot be undone{so}"));
-                    return self.fail(index, Direction::Undo, &error, why);
+                    let error = format!("order {id} has done what cannot be undone{so}");
+                    return self.fail(index, Direction::Undo, &error, Failure::of(FailureKind::Children));
                 }
                 if let Some(parent) = &child.parent {
                     self.resume_child(index, child, parent);
@@ -478,8 +469,8 @@ impl Change<'_> {
             }
             // A child that was never made is put as Undone within a look or two. One whose record has expired cannot be.
             None if was_asked && since.duration_until(self.turn.now) > GONE_AFTER => {
-                let (error, why) = failed(format!("order {id} is gone, so what it did is not undone"));
-                return self.fail(index, Direction::Undo, &error, why);
+                let error = format!("order {id} is gone, so what it did is not undone");
+                return self.fail(index, Direction::Undo, &error, Failure::of(FailureKind::Children));
             }
             None => {}
         }

@@ -253,7 +253,9 @@ fn with_wait(mut notice: Box<Notice>, task: &Task, turn: &Turn<'_>) -> Effect {
     Effect::Notice(notice)
 }
 
-pub(crate) fn received(task: &Task, workflow: &Workflow) -> Option<Effect> {
+/// The notice that `task` was received, for a submitter that has a queue. Its number is always 0.
+#[must_use]
+pub fn received(task: &Task, workflow: &Workflow) -> Option<Effect> {
     notice_of(task, 0, workflow, NoticeKind::Received, None).map(Effect::Notice)
 }
 
@@ -279,7 +281,7 @@ fn notice_of(task: &Task, seq: u64, workflow: &Workflow, kind: NoticeKind, step:
         reason: task.reason.clone(),
         undo_from: None,
         traceparent: task.traceparent.clone(),
-        history: spell_out(task, workflow),
+        history: history(task, workflow),
     }))
 }
 
@@ -341,9 +343,9 @@ pub(crate) fn alert(task: &Task, turn: &Turn<'_>) -> Option<Effect> {
     })))
 }
 
-/// A task's history, with names instead of positions.
+/// The history of `task`, oldest first, with names instead of positions.
 #[must_use]
-pub(crate) fn spell_out(task: &Task, workflow: &Workflow) -> Vec<HistoryEntry> {
+pub fn history(task: &Task, workflow: &Workflow) -> Vec<HistoryEntry> {
     let mut all =
         vec![HistoryEntry { at: task.created_at, event: "received".into(), step: None, attempt: None, detail: None }];
     all.extend(task.log.iter().map(|entry| HistoryEntry {

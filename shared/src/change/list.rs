@@ -5,7 +5,7 @@
 //! A look writes when half of the orders that may be open have ended, or an end is a second old. So a long list costs
 //! few writes.
 
-use super::child::{self, LOOK_AFTER};
+use super::child::{self, LOOK_AFTER, reason_of};
 use super::{Change, names};
 use crate::decision::{Refusal, Turn};
 use crate::expression::Mistake;
@@ -13,7 +13,7 @@ use crate::history::{Kind, shorten};
 use crate::items::{Item, Items};
 use crate::json;
 use crate::message::{Effect, Wake};
-use crate::operator::{MAX_INPUT, length};
+use crate::operator::MAX_INPUT;
 use crate::order::{Id, canonical_hash};
 use crate::outputs::MAX_BESIDE;
 use crate::step::{Direction, Failure, FailureKind, Kids, State};
@@ -50,7 +50,7 @@ pub(crate) fn has(task: &Task, index: usize) -> bool {
 }
 
 fn items(task: &Task, index: usize) -> Option<&Items> {
-    task.steps[index].kids.as_ref()?.items.as_ref()
+    task.steps[index].items()
 }
 
 fn key_of(task: &Task, index: usize, item: usize, turn: &Turn<'_>) -> String {
@@ -177,7 +177,7 @@ pub(crate) fn give(
         if !items.get(item).has_failed() {
             return Err(Refusal::NoFailedItem);
         }
-        let is_bad = !(is_call || input.is_object()) || json::is_deep(input) || length(input) > MAX_INPUT;
+        let is_bad = !(is_call || input.is_object()) || json::exceeds(input, MAX_INPUT);
         if is_bad || !is_call && child::check_input(task, index, input, turn).is_err() {
             return Err(Refusal::ItemInput);
         }
@@ -215,7 +215,7 @@ fn window(task: &Task, index: usize, turn: &Turn<'_>) -> Vec<usize> {
 
 /// Whether the parent may count that this child has ended.
 fn counts(task: &Task, index: usize, child: &Task) -> bool {
-    let round = task.steps[index].kids.as_ref().map_or(0, |kids| kids.round);
+    let round = task.steps[index].kids_round();
     match task.phase {
         Phase::Undoing => matches!(child.phase, Phase::Undone | Phase::UndoError),
         _ => child::is_ended(child.phase) && child.parent.as_ref().is_some_and(|parent| parent.round == round),
@@ -433,10 +433,6 @@ pub(super) fn ask_part(task: &Task, part: u32, wish: &Wish, turn: &Turn<'_>) -> 
 }
 
 impl Change<'_> {
-    pub(super) fn has_list(&self, index: usize) -> bool {
-        has(&self.task, index)
-    }
-
     fn items_of(&mut self, index: usize) -> Option<&mut Items> {
         self.task.steps[index].kids.as_mut()?.items.as_mut()
     }
@@ -447,6 +443,11 @@ impl Change<'_> {
             items.set(item, state);
             items.changed_at = now;
         }
+    }
+
+    fn ask_item(&mut self, index: usize, item: usize, wish: Wish) {
+        let asked = ask(&self.task, index, item, wish, self.turn);
+        self.requests.extend(asked);
     }
 
     /// Begins the list of step `index`.
@@ -480,7 +481,7 @@ impl Change<'_> {
     /// Reads all open orders, records those that have ended, and opens the next.
     pub(super) fn look_at_list(&mut self, index: usize) {
         let Some(items) = items(&self.task, index).cloned() else { return };
-        let round = self.task.steps[index].kids.as_ref().map_or(0, |kids| kids.round);
+        let round = self.task.steps[index].kids_round();
         let window = window(&self.task, index, self.turn);
         let found: Vec<(usize, Option<Seen>)> =
             window.iter().map(|&item| (item, seen(&self.task, index, item, self.turn))).collect();
@@ -539,11 +540,10 @@ impl Change<'_> {
                 self.make_item(index, item, list);
             }
             _ if parent.round < round => {
-                let asked = ask(&self.task, index, item, Wish::Resubmit, self.turn);
-                self.requests.extend(asked);
+                self.ask_item(index, item, Wish::Resubmit);
             }
             Phase::Processed => {
-                let bytes = child.output.as_ref().map_or(0, crate::operator::length);
+                let bytes = child.output.as_ref().map_or(0, json::length);
                 if let Some(items) = self.items_of(index) {
                     items.bytes += bytes;
                 }
@@ -569,16 +569,14 @@ impl Change<'_> {
                 false => reason_of(child),
             });
         }
-        let asked = ask(&self.task, index, item, Wish::Undo, self.turn);
-        self.requests.extend(asked);
+        self.ask_item(index, item, Wish::Undo);
         self.resume_item(index, item, child, parent);
         None
     }
 
     fn resume_item(&mut self, index: usize, item: usize, child: &Arc<Task>, parent: &Parent) {
         if child.paused_at.is_some() && parent.paused {
-            let asked = ask(&self.task, index, item, Wish::Resume, self.turn);
-            self.requests.extend(asked);
+            self.ask_item(index, item, Wish::Resume);
         }
     }
 
@@ -588,8 +586,7 @@ impl Change<'_> {
         let input = inputs(&self.task, index, list, std::iter::once(item), self.turn).pop();
         match input.map(|(_, input)| input) {
             Some(Ok(input)) => {
-                let asked = ask(&self.task, index, item, Wish::Begin(input), self.turn);
-                self.requests.extend(asked);
+                self.ask_item(index, item, Wish::Begin(input));
             }
             Some(Err(_)) | None => self.set_item(index, item, Item::Refused),
         }
@@ -615,7 +612,7 @@ impl Change<'_> {
             for item in again {
                 free -= 1;
                 self.set_item(index, item, Item::Open);
-                let round = self.task.steps[index].kids.as_ref().map_or(0, |kids| kids.round);
+                let round = self.task.steps[index].kids_round();
                 if let Some(seen) = seen(&self.task, index, item, self.turn) {
                     self.look_at_item(index, item, &seen, round, list);
                 }
@@ -629,8 +626,7 @@ impl Change<'_> {
                         free -= 1;
                         self.task.steps[index].claimed_at = self.task.version;
                         self.set_item(index, item, Item::Open);
-                        let asked = ask(&self.task, index, item, Wish::Begin(input), self.turn);
-                        self.requests.extend(asked);
+                        self.ask_item(index, item, Wish::Begin(input));
                     }
                     Err(_) => {
                         (may_fail, unfit) = (may_fail - 1, unfit + 1);
@@ -668,10 +664,8 @@ impl Change<'_> {
             return self.fail(index, Direction::Do, &error, Failure::of(FailureKind::Children));
         }
         if open == 0 && to_do == 0 {
-            return match self.result(index).and_then(|result| self.keep_of(index, result)) {
-                Ok(()) => self.complete(index, Direction::Do),
-                Err(mistake) => self.mistaken(index, Direction::Do, &mistake),
-            };
+            let result = self.result(index);
+            return self.complete_with(index, result);
         }
         let changed_at = items.changed_at;
         if open == 0 && failed <= tolerated {
@@ -698,17 +692,11 @@ impl Change<'_> {
     }
 
     /// What the step returns: counts, which items failed and why, and what the orders returned, if that is not too long.
-    fn result(&self, index: usize) -> Result<Value, Mistake> {
-        let Some(items) = items(&self.task, index) else { return Ok(Value::Null) };
+    fn result(&self, index: usize) -> Value {
+        let Some(items) = items(&self.task, index) else { return Value::Null };
         let output = self.turn.workflow.steps[index].output.as_ref();
-        let wants = |field: &str| {
-            output.is_none_or(|output| {
-                output
-                    .references()
-                    .iter()
-                    .any(|one| one.path[0] == "answer" && one.path.get(1).is_none_or(|name| name == field))
-            })
-        };
+        let wants =
+            |field: &str| output.is_none_or(|output| output.references().iter().any(|one| one.covers("answer", field)));
         let mut result = json!({
             "total": items.total(),
             "done": items.count(|item| item == Item::Done),
@@ -740,12 +728,12 @@ impl Change<'_> {
             result["items"] = all;
         }
         // Failures are more important than the orders' outputs.
-        if crate::operator::length(&result) > MAX_BESIDE
+        if json::length(&result) > MAX_BESIDE
             && let Some(result) = result.as_object_mut()
         {
             result.remove("items");
         }
-        Ok(result)
+        result
     }
 
     /// Looks which orders of the list are undone; asks the next ones.
@@ -782,7 +770,7 @@ impl Change<'_> {
                         is_final |= cannot;
                         // Its other steps must not run.
                         if cannot && child.phase == Phase::Forward && child.paused_at.is_none() {
-                            self.requests.extend(ask(&self.task, index, item, Wish::Pause, self.turn));
+                            self.ask_item(index, item, Wish::Pause);
                         }
                         // A person has to decide, and it must not hold up the others.
                         if (cannot || child.phase == Phase::UndoError) && !is_known {
@@ -878,10 +866,4 @@ pub(crate) fn shown(task: &Task, index: usize, wanted: &[usize], turn: &Turn<'_>
         (state.is_begun().then(|| id_of(task, index, item, turn)), why)
     };
     wanted.iter().map(&mut one).collect()
-}
-
-/// Why a child failed.
-fn reason_of(child: &Task) -> String {
-    let how = if child.phase == Phase::Undone { "was undone" } else { "stopped" };
-    format!("order {} {how}: {}", child.id, child.reason.as_deref().unwrap_or("without a reason"))
 }

@@ -7,7 +7,7 @@
 use super::Change;
 use crate::expression::Mistake;
 use crate::names::names;
-use crate::outputs::{MAX_ALL_BESIDE, MAX_COUNT_BESIDE, bytes_beside, ever_beside};
+use crate::outputs::{MAX_ALL_BESIDE, MAX_COUNT_BESIDE, is_full};
 use crate::step::{Direction, Pages, State};
 use crate::workflow::pages::{MAX_TAIL, Page, too_long};
 use serde_json::Value;
@@ -51,7 +51,7 @@ impl Change<'_> {
             self.keep(index, Value::Array(list), "the list of all pages")?;
         }
         self.task.steps[index].pages = Some(pages);
-        if ever_beside(&self.task) > MAX_COUNT_BESIDE || bytes_beside(&self.task) > MAX_ALL_BESIDE {
+        if is_full(&self.task) {
             return Err(Mistake(format!(
                 "an order keeps at most {MAX_COUNT_BESIDE} long outputs and pages, with {MAX_ALL_BESIDE} bytes \
                  together, and these pages leave no room for the outputs of other steps: keep less of each item, or \
@@ -112,5 +112,5 @@ impl Change<'_> {
 
 /// Bytes of these items in a JSON list, without brackets.
 fn inner_length(items: &[Value]) -> usize {
-    items.iter().map(crate::operator::length).sum::<usize>() + items.len().saturating_sub(1)
+    items.iter().map(crate::json::length).sum::<usize>() + items.len().saturating_sub(1)
 }

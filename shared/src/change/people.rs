@@ -12,10 +12,8 @@ use crate::json;
 use crate::message::MAX_ANSWER;
 use crate::names::names;
 use crate::step::{Direction, Failure, FailureKind, State};
-use crate::task::{Alert, Arrival, MAX_KEPT, Phase, Task};
+use crate::task::{Alert, Arrival, MAX_KEPT, Phase, Task, as_position};
 use crate::time::plus;
-use crate::workflow::Workflow;
-use crate::workflow::wait::{Awaited, Wait};
 use serde_json::{Value, json};
 use std::borrow::Cow;
 
@@ -46,10 +44,6 @@ fn list<'a>(events: impl Iterator<Item = &'a Arrival>) -> Value {
     events.map(|event| json!({ "by": event.by, "data": event.data })).collect()
 }
 
-fn awaited(workflow: &Workflow, index: usize) -> Option<&Awaited> {
-    workflow.steps[index].wait.as_ref().and_then(Wait::event)
-}
-
 /// Whether the present undo covers step `index`.
 fn is_undone(task: &Task, index: usize) -> bool {
     task.again.as_ref().is_none_or(|again| again.has(index))
@@ -64,16 +58,16 @@ impl Change<'_> {
         let since = plus(until, -time);
         let words = spec.asks().unwrap_or_default();
         let reason = format!("`{}` {words} since {since}; half of the allowed {time:#} has passed", spec.name);
-        let step = Some(u16::try_from(index).expect("at most MAX_STEPS steps"));
+        let step = Some(as_position(index));
         let reason = crate::history::shorten(&reason, crate::history::MAX_TEXT);
         self.task.alert = Some(Alert { version: self.task.version, step, reason });
     }
 
     /// When step `index` begins to wait, gives it the kept events that it takes, up to the last one needed.
     pub(super) fn take_kept(&mut self, index: usize, name: &str) {
-        let kept = |event: &(usize, &Arrival)| event.1.name == name && event.1.data.is_some() && event.1.step.is_none();
+        let kept = |event: &(usize, &Arrival)| event.1.name == name && event.1.is_kept();
         let all: Vec<usize> = self.task.events.iter().enumerate().filter(kept).map(|(n, _)| n).collect();
-        let counts_people = awaited(self.turn.workflow, index).is_some_and(|event| event.people.is_some());
+        let counts_people = self.turn.workflow.steps[index].event().is_some_and(|event| event.people.is_some());
         let mut fails = None;
         for n in all {
             if !matches!(self.task.steps[index].state, State::Waiting { .. }) {
@@ -100,7 +94,7 @@ impl Change<'_> {
     /// What an event with data means for step `index`.
     fn meaning(&mut self, index: usize, event: &Arrival) -> Result<Meaning, Declined> {
         let spec = &self.turn.workflow.steps[index];
-        let Some(awaited) = awaited(self.turn.workflow, index) else { return Err(Declined::Late) };
+        let Some(awaited) = self.turn.workflow.steps[index].event() else { return Err(Declined::Late) };
         let data = event.data.clone().unwrap_or_default();
         let mut names = names(&self.task, index, Direction::Do, self.turn).with("event", Cow::Owned(data.clone()));
         let before: Vec<&Arrival> = self.task.counted(index).collect();
@@ -143,7 +137,7 @@ impl Change<'_> {
 
     /// Gives step `index` event number `n`, with this meaning.
     fn give(&mut self, index: usize, n: usize, meaning: Meaning) {
-        let position = Some(u16::try_from(index).expect("at most MAX_STEPS steps"));
+        let position = Some(as_position(index));
         match meaning {
             Meaning::Done(output) => {
                 self.keep(index, output, "the output").expect("it was kept before");
@@ -153,7 +147,7 @@ impl Change<'_> {
                 let event = &mut self.task.events[n];
                 event.step = position;
                 let (name, by) = (event.name.clone(), event.by.clone().unwrap_or_default());
-                let people = awaited(self.turn.workflow, index).and_then(|event| event.people).unwrap_or_default();
+                let people = self.turn.workflow.steps[index].event().and_then(|event| event.people).unwrap_or_default();
                 let text = format!("event `{name}` by `{by}`: {} of {people} people", self.task.counted(index).count());
                 self.log(Kind::EventCounted, Some(index), Some(text));
             }
@@ -163,8 +157,7 @@ impl Change<'_> {
                 let data = event.data.take().unwrap_or_default();
                 let by = event.by.as_ref().map_or(String::new(), |by| format!(" by `{by}`"));
                 let error = format!("the event `{}`{by} says that it failed", event.name);
-                let is_short = data.to_string().len() <= MAX_ANSWER && !json::is_deep(&data);
-                let answer = if is_short { data } else { Value::Null };
+                let answer = if json::exceeds(&data, MAX_ANSWER) { Value::Null } else { data };
                 self.fail(index, Direction::Do, &error, Failure { answer, ..Failure::of(FailureKind::Refused) });
             }
         }
@@ -172,7 +165,7 @@ impl Change<'_> {
 
     /// Completes step `index` with event number `n`, the last that it needs.
     pub(super) fn taken(&mut self, index: usize, n: usize) {
-        self.task.events[n].step = Some(u16::try_from(index).expect("at most MAX_STEPS steps"));
+        self.task.events[n].step = Some(as_position(index));
         let event = &self.task.events[n];
         let by: Vec<String> =
             self.task.counted(index).filter_map(|event| Some(format!("`{}`", event.by.as_ref()?))).collect();
@@ -180,7 +173,7 @@ impl Change<'_> {
             true => format!("event `{}`, key `{}`", event.name, event.key),
             false => format!("event `{}` by {}", event.name, by.join(", ")),
         };
-        for event in self.task.events.iter_mut().filter(|event| event.step.map(usize::from) == Some(index)) {
+        for event in self.task.events.iter_mut().filter(|event| event.is_of(index)) {
             event.data = None;
         }
         let step = &mut self.task.steps[index];
@@ -195,7 +188,7 @@ impl Change<'_> {
     pub(crate) fn arrive(&mut self, arrival: Arrival) -> Result<bool, Declined> {
         let workflow = self.turn.workflow;
         let name = arrival.name.as_str();
-        let is_for = |index: usize| awaited(workflow, index).is_some_and(|event| event.name == name);
+        let is_for = |index: usize| workflow.steps[index].event().is_some_and(|event| event.name == name);
         let place = place_of(&self.task, name, arrival.by.as_deref()).map(|event| event.hash == arrival.hash);
         if place == Some(true) {
             return Ok(false);
@@ -217,7 +210,7 @@ impl Change<'_> {
             }
         }
         // A no by somebody whose yes is kept can count later.
-        let may_fail = |index: usize| awaited(workflow, index).is_some_and(|event| event.failed.is_some());
+        let may_fail = |index: usize| workflow.steps[index].event().is_some_and(|event| event.failed.is_some());
         let is_early = self.task.to_come(name, workflow).any(may_fail);
         let again = if is_early { Declined::Early } else { Declined::SamePerson };
         if let Some(declined) = declined.or(place.map(|_| again)) {
@@ -231,8 +224,7 @@ impl Change<'_> {
             return Err(if is_early { Declined::Early } else { Declined::Late });
         }
         // Only kept events count against the limit, not those that a step has already.
-        let is_early = |event: &&Arrival| event.data.is_some() && event.step.is_none();
-        if self.task.events.iter().filter(is_early).count() >= MAX_KEPT {
+        if self.task.kept().count() >= MAX_KEPT {
             return Err(Declined::Full);
         }
         // An event that no step will ever take would hold another's place, and its sender would never know.
@@ -248,7 +240,7 @@ impl Change<'_> {
 
     /// Why step `index` refuses this event whatever earlier steps do, judged by expressions that do not read them.
     fn never_takes(&self, index: usize, event: &Arrival) -> Option<Declined> {
-        let awaited = awaited(self.turn.workflow, index)?;
+        let awaited = self.turn.workflow.steps[index].event()?;
         let is_known = |one: &Reference| matches!(one.path[0].as_str(), "event" | "by" | "input" | "config" | "order");
         let names = names(&self.task, index, Direction::Do, self.turn)
             .with("event", Cow::Owned(event.data.clone().unwrap_or_default()))
@@ -275,25 +267,22 @@ impl Change<'_> {
         let workflow = self.turn.workflow;
         for n in 0..self.task.events.len() {
             let event = &self.task.events[n];
-            if event.data.is_none() || event.step.is_some() {
+            if !event.is_kept() {
                 continue;
             }
             let Some(index) = self.task.to_come(&event.name, workflow).next() else { continue };
             if !is_undone(&self.task, index) {
                 continue;
             }
-            self.task.events[n].step = Some(u16::try_from(index).expect("at most MAX_STEPS steps"));
-            if awaited(workflow, index).is_some_and(|event| event.people.is_none()) {
+            self.task.events[n].step = Some(as_position(index));
+            if workflow.steps[index].event().is_some_and(|event| event.people.is_none()) {
                 self.settle_by_event(index, n, "event", self.task.events[n].data.clone().unwrap_or_default());
             }
         }
         for index in (0..workflow.steps.len()).filter(|&index| is_undone(&self.task, index)).collect::<Vec<_>>() {
             let is_open = self.task.steps[index].state != State::Processed;
-            let last = self
-                .task
-                .events
-                .iter()
-                .rposition(|event| event.step.map(usize::from) == Some(index) && event.data.is_some() && is_open);
+            let is_last = |event: &Arrival| event.is_of(index) && event.data.is_some() && is_open;
+            let last = self.task.events.iter().rposition(is_last);
             if let Some(last) = last {
                 let all = list(self.task.counted(index));
                 self.settle_by_event(index, last, "events", all);
@@ -343,7 +332,7 @@ impl Change<'_> {
     /// No event came for step `index` in time, or not of as many people as it needs.
     pub(crate) fn time_out(&mut self, index: usize) {
         let spec = &self.turn.workflow.steps[index];
-        let awaited = awaited(self.turn.workflow, index);
+        let awaited = self.turn.workflow.steps[index].event();
         let name = awaited.map_or("", |event| &event.name);
         let within = format!("within {:#}", spec.timeout);
         let error = match (awaited.and_then(|event| event.people), self.task.counted(index).count()) {

@@ -6,7 +6,7 @@ use crate::decision::Event;
 use crate::history::{Entry, Kind};
 use crate::message::{Effect, Wake};
 use crate::order::{Id, Order, canonical_hash};
-use crate::ports::{Created, Error, Messenger, StateStore};
+use crate::ports::{Created, Error};
 use crate::task::{Phase, Submission, Task, shard_of};
 use crate::time::SignedDuration;
 use crate::workflow::child::{ToChild, Wish};
@@ -25,7 +25,7 @@ type Told = Result<Vec<Effect>, Error>;
 /// A child made after this time is late: its parent may have been paused meanwhile, and the message about that is gone.
 const LATE: SignedDuration = SignedDuration::from_mins(1);
 
-impl<S: StateStore, M: Messenger> Engine<S, M> {
+impl Engine {
     /// Asks children; one answer each. Returns the Wakes of new children for the caller to send together, because one
     /// request per Wake would cost more than the children. Boxed, because a child may have children.
     pub(super) fn tell_children<'a>(

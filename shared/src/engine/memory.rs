@@ -10,7 +10,7 @@ use crate::json;
 use crate::order::Id;
 use crate::outputs::Outputs;
 use crate::overload::{self, Overload, Wait};
-use crate::ports::{Error, Messenger, StateStore};
+use crate::ports::Error;
 use crate::queues;
 use crate::registry::Pointers;
 use crate::task::{Priority, Task, grace};
@@ -24,7 +24,7 @@ use std::sync::Arc;
 /// Most orders that a decision reads at once.
 const READ_AT_ONCE: usize = 500;
 
-impl<S: StateStore, M: Messenger> Engine<S, M> {
+impl Engine {
     /// The state of agents and queues, read at most [`AGENTS_FOR`] ago. If it cannot be read, the last known state.
     pub async fn agents(&self) -> Arc<Agents> {
         self.known_agents().await.unwrap_or_default()

@@ -7,7 +7,7 @@ use crate::decision::Decision;
 use crate::message::Effect;
 use crate::migrate::{Obstacle, Plan, moved, plan};
 use crate::outputs::Outputs;
-use crate::ports::{Error, Messenger, StateStore};
+use crate::ports::Error;
 use crate::task::Task;
 use crate::workflow::{Hash, Workflow};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 /// The stored task, or `None` if it has to be read again; and what to send.
 pub(super) type Migrated = (Option<Arc<Task>>, Vec<Effect>);
 
-impl<S: StateStore, M: Messenger> Engine<S, M> {
+impl Engine {
     /// Moves `task` to the definition that it waits for, if it can move now. `None` if nothing was done.
     pub(super) async fn migrate(&self, task: &Arc<Task>, agents: &Agents) -> Result<Option<Migrated>, Error> {
         let Some(migration) = &task.migration else { return Ok(None) };

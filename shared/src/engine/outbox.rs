@@ -4,13 +4,13 @@ use super::{Decided, Engine, Handled, NOTICE_FIRST_FOR};
 use crate::decision::Event;
 use crate::message::{Effect, NoticeKind};
 use crate::order::Id;
-use crate::ports::{Error, Messenger, StateStore};
+use crate::ports::Error;
 use crate::workflow::child::ToChild;
 use serde_json::Value;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-impl<S: StateStore, M: Messenger> Engine<S, M> {
+impl Engine {
     pub(super) async fn send_all(&self, decided: Vec<Result<Decided, Error>>) -> Vec<Result<Handled, Error>> {
         let mut answers = Vec::with_capacity(decided.len());
         let mut inputs = self.inputs(&decided).await;
@@ -68,7 +68,7 @@ impl<S: StateStore, M: Messenger> Engine<S, M> {
             if now.is_empty() {
                 continue;
             }
-            let sent = Box::pin(self.messenger.send(now)).await;
+            let sent = self.messenger.send(now).await;
             for ((owner, is_turn, follow_up), sent) in owners.into_iter().zip(sent) {
                 match sent {
                     Ok(()) => followers.extend(of(&answers[owner]).zip(follow_up)),

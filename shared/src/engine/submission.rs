@@ -5,12 +5,12 @@ use crate::decision::{Decision, Event};
 use crate::message::Effect;
 use crate::order::Order;
 use crate::outputs::Outputs;
-use crate::ports::{Created, Error, Messenger, StateStore};
+use crate::ports::{Created, Error};
 use crate::task::Task;
 use crate::workflow::Workflow;
 use std::sync::Arc;
 
-impl<S: StateStore, M: Messenger> Engine<S, M> {
+impl Engine {
     /// Writes a new order and its task, in one transaction.
     ///
     /// # Errors

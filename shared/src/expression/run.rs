@@ -219,7 +219,7 @@ impl<'s> Run<'s> {
             }
             scope = one.outer;
         }
-        self.names.find(name)
+        self.names.get(name)
     }
 
     fn first<'a>(&'a self, node: &'a Node, all: &'a [Node], scope: Around<'a>) -> Found<'a> {
@@ -316,7 +316,7 @@ impl<'s> Run<'s> {
             values.push(value);
         }
         if function.name == "uuid" {
-            let id = self.names.find("order").and_then(|order| order.get("id")).filter(|id| id.is_string());
+            let id = self.names.get("order").and_then(|order| order.get("id")).filter(|id| id.is_string());
             values.insert(0, Cow::Borrowed(id.ok_or_else(|| "`order.id` has no value here".to_owned())?));
         }
         self.given(node, (function.code)(&values))

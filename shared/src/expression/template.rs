@@ -308,12 +308,7 @@ impl Mapping {
     /// Whether there is no expression in it.
     #[must_use]
     pub fn is_constant(&self) -> bool {
-        match self {
-            Self::Constant(_) => true,
-            Self::Text(template) => template.is_constant(),
-            Self::List(all) => all.iter().all(Self::is_constant),
-            Self::Table(all) => all.values().all(Self::is_constant),
-        }
+        self.expressions() == 0
     }
 }
 

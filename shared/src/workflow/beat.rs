@@ -2,7 +2,6 @@
 
 use super::{Step, Work};
 use crate::order::Id;
-use crate::step::Direction;
 use crate::time::SignedDuration;
 use crate::workflow::accept::token;
 
@@ -27,9 +26,7 @@ impl Step {
     /// Whether an agent for this step, or for its undo, sends heartbeats.
     #[must_use]
     pub fn has_heartbeat(&self) -> bool {
-        [Direction::Do, Direction::Undo]
-            .into_iter()
-            .any(|of| self.work(of).is_some_and(|work| work.heartbeat.is_some()))
+        self.works().any(|work| work.heartbeat.is_some())
     }
 }
 

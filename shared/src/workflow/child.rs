@@ -1,12 +1,12 @@
 //! Steps that start orders.
 
+use super::accept::token;
 use super::each::Each;
 use super::{Hash, Step, Workflow};
 use crate::order::Id;
 use crate::task::Parent;
 use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 
 /// Most levels of orders, the submitted one included.
@@ -53,17 +53,10 @@ pub fn key_of_item(parent: &Id, step: &str, item: usize, made: u32) -> String {
     format!("{}\u{1}{item}", key(parent, step, made))
 }
 
-/// The id of that order.
-#[must_use]
-pub fn id_of_item(tenant: &str, parent: &Id, step: &str, item: usize, made: u32) -> Id {
-    Id::derive(tenant, &key_of_item(parent, step, item, made))
-}
-
 /// The secret for the addresses of the order `id` whose parent has this `secret`.
 #[must_use]
 pub fn secret(secret: &str, id: &Id) -> String {
-    let digest = Sha256::digest(format!("{secret}:{id}"));
-    digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect()
+    token(secret, &id.0)
 }
 
 /// Why orders of a workflow cannot start others. `Display` is a sentence.

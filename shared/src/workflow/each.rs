@@ -1,6 +1,6 @@
 //! Steps that start an order per item of a list.
 
-use crate::expression::{Mapping, Names};
+use crate::expression::{Kind, Mapping, Mistake, Names};
 use crate::items::MAX_ITEMS;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -25,12 +25,8 @@ pub struct Each {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub batch: Option<u16>,
     /// How many of the orders may fail, in hundredths of a percent.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "crate::json::is_default")]
     pub tolerate: u16,
-}
-
-fn is_zero(number: &u16) -> bool {
-    *number == 0
 }
 
 impl Each {
@@ -44,24 +40,14 @@ impl Each {
     ///
     /// # Errors
     /// It has no value, is no list, or is too long.
-    pub(crate) fn items(&self, names: &Names<'_>) -> Result<Vec<Value>, crate::expression::Mistake> {
-        let mistake = |words: String| crate::expression::Mistake(words);
+    pub(crate) fn items(&self, names: &Names<'_>) -> Result<Vec<Value>, Mistake> {
         let list = match self.list.evaluate(names)? {
             Value::Array(list) => list,
-            other => {
-                let kind = match other {
-                    Value::Null => "null",
-                    Value::Bool(_) => "true or false",
-                    Value::Number(_) => "a number",
-                    Value::String(_) => "a text",
-                    Value::Array(_) | Value::Object(_) => "a table",
-                };
-                return Err(mistake(format!("`each` is {kind}, but has to be a list")));
-            }
+            other => return Err(Mistake(format!("`each` is {}, but has to be a list", Kind::name_of(&other)))),
         };
         if list.len() > MAX_ITEMS {
             let length = list.len();
-            return Err(mistake(format!(
+            return Err(Mistake(format!(
                 "`each` has {length} items, but the limit is {MAX_ITEMS}; submit an order for each part of the list"
             )));
         }

@@ -20,6 +20,7 @@ use super::hosts::Hosts;
 use super::http::{AGENT as HTTP, Http};
 use super::wait::Time;
 use super::{MAX_STEPS, Step, Undo, Workflow};
+use crate::expression::Kind;
 use crate::retry::{Calls, Ladder, Late, Long, Then};
 use crate::schema::Input;
 use crate::time::SignedDuration;
@@ -223,6 +224,11 @@ struct RawCalls {
 type At = Range<usize>;
 type Problem = (At, String);
 
+/// Where a key's value is, if the key is given.
+fn span_of<T>(raw: &Option<Spanned<T>>) -> Option<At> {
+    raw.as_ref().map(Spanned::span)
+}
+
 /// The workflow in `text`, for any deployment. Errors name `file`.
 ///
 /// # Errors
@@ -330,7 +336,7 @@ fn build(raw: &RawWorkflow, known: Known<'_>, settings: &Settings) -> Result<Wor
         return Err((entry.expect("a circle is made of `after` entries").span(), message));
     }
     let output = raw.output.as_ref().map(|output| mapped::mapping(output, "output")).transpose()?;
-    let whole = output.as_ref().zip(raw.output.as_ref().map(Spanned::span));
+    let whole = output.as_ref().zip(span_of(&raw.output));
     check::check(&raw.step, &steps, &config, schema.as_ref().map(Input::schema), raw.deadline.is_some(), whole)?;
     let workflow = Workflow {
         name: raw.name.get_ref().clone(),
@@ -346,7 +352,7 @@ fn build(raw: &RawWorkflow, known: Known<'_>, settings: &Settings) -> Result<Wor
         of_item: false,
         steps,
     };
-    let bytes = serde_json::to_string(&workflow).map_or(usize::MAX, |json| json.len());
+    let bytes = crate::json::length(&workflow);
     if bytes > MAX_DEFINITION {
         let message = format!(
             "the definition has {bytes} bytes, but the limit is {MAX_DEFINITION}; write shorter texts, or split the \
@@ -370,8 +376,7 @@ fn build_step(
     let own::Own { value, fail, wait, child, each } = own::own(raw)?;
     let mut doer = Doer::default();
     if value.is_none() && fail.is_none() && wait.is_none() && child.is_none() {
-        let given = Given::of(&raw.agent, &raw.http, &raw.lambda, &raw.aws);
-        let Some(found) = given.doer(None, around)? else {
+        let Some(found) = who_does(&raw.agent, &raw.http, &raw.lambda, &raw.aws, None, around)? else {
             return Err((
                 raw.name.span(),
                 format!(
@@ -423,8 +428,8 @@ fn build_step(
         None => None,
         Some(spanned) => {
             let undo = spanned.get_ref();
-            let given = Given::of(&undo.agent, &undo.http, &undo.lambda, &undo.aws);
-            let Some(mut doer) = given.doer(http.as_ref(), around)? else {
+            let found = who_does(&undo.agent, &undo.http, &undo.lambda, &undo.aws, http.as_ref(), around)?;
+            let Some(mut doer) = found else {
                 let likely = match &aws {
                     _ if http.is_some() => "http = \"URL\"".to_owned(),
                     Some(aws) if aws.function.is_some() => "lambda = \"FUNCTION\"".to_owned(),
@@ -639,14 +644,6 @@ fn check_name(what: &str, name: &Spanned<String>) -> Result<(), Problem> {
 
 /// Replaces a value of the file's `config` by the deployment's.
 fn replace(config: &mut Map<String, Value>, name: &str, value: &Value) -> Result<(), String> {
-    let kind = |value: &Value| match value {
-        Value::Null => "null",
-        Value::Bool(_) => "true or false",
-        Value::Number(_) => "a number",
-        Value::String(_) => "a text",
-        Value::Array(_) => "a list",
-        Value::Object(_) => "a table",
-    };
     let names: Vec<&str> = config.keys().map(String::as_str).collect();
     let known = match names.as_slice() {
         [] => "it has none".to_owned(),
@@ -655,10 +652,10 @@ fn replace(config: &mut Map<String, Value>, name: &str, value: &Value) -> Result
     let Some(own) = config.get_mut(name) else {
         return Err(format!("the deployment sets `{name}`, which is not in the workflow's `config`: {known}"));
     };
-    if kind(own) != kind(value) {
-        let (own, given) = (kind(own), kind(value));
+    let (kind, given) = (Kind::name_of(own), Kind::name_of(value));
+    if kind != given {
         return Err(format!(
-            "the deployment sets `config.{name}` to {given}, but in the file it is {own}; set it to {own}"
+            "the deployment sets `config.{name}` to {given}, but in the file it is {kind}; set it to {kind}"
         ));
     }
     *own = value.clone();
@@ -681,56 +678,44 @@ struct Doer {
     aws: Option<Aws>,
 }
 
-/// A step or an undo has one of these keys.
-struct Given<'a> {
-    agent: Option<&'a Spanned<String>>,
-    http: Option<&'a Spanned<RawHttp>>,
-    lambda: Option<&'a Spanned<RawAws>>,
-    aws: Option<&'a Spanned<RawAws>>,
+/// Who does a step, an undo or a reminder that may have one of these keys; `None` if it has none. For an undo, `of` is
+/// the step's call.
+fn who_does(
+    agent: &Option<Spanned<String>>,
+    http: &Option<Spanned<RawHttp>>,
+    lambda: &Option<Spanned<RawAws>>,
+    aws: &Option<Spanned<RawAws>>,
+    of: Option<&Http>,
+    around: Around<'_>,
+) -> Result<Option<Doer>, Problem> {
+    let keys = [("agent", span_of(agent)), ("http", span_of(http)), ("lambda", span_of(lambda)), ("aws", span_of(aws))];
+    let Some((key, span)) = only(keys)? else { return Ok(None) };
+    if let Some(agent) = agent {
+        check_agent(agent, around.known)?;
+        return Ok(Some(Doer { agent: agent.get_ref().clone(), ..Doer::default() }));
+    }
+    let agents = around.known.agents;
+    if !agents.contains(&HTTP) {
+        let what = if key == "http" { "URLs" } else { "AWS" };
+        return Err((
+            span,
+            format!("nothing here calls {what}; write `agent = \"NAME\"` with one of {}", list(agents)),
+        ));
+    }
+    let lambda = lambda.as_ref().map(|raw| aws::lambda(raw, around.config));
+    let aws = lambda.or_else(|| aws.as_ref().map(aws::action)).transpose()?;
+    let http = http.as_ref().map(|raw| http::build(raw, of, around)).transpose()?;
+    Ok(Some(Doer { agent: HTTP.to_owned(), http, aws }))
 }
 
-impl<'a> Given<'a> {
-    fn of(
-        agent: &'a Option<Spanned<String>>,
-        http: &'a Option<Spanned<RawHttp>>,
-        lambda: &'a Option<Spanned<RawAws>>,
-        aws: &'a Option<Spanned<RawAws>>,
-    ) -> Self {
-        Self { agent: agent.as_ref(), http: http.as_ref(), lambda: lambda.as_ref(), aws: aws.as_ref() }
-    }
-
-    /// `None` if no key is given. For an undo, `of` is the step's call.
-    fn doer(self, of: Option<&Http>, around: Around<'_>) -> Result<Option<Doer>, Problem> {
-        let keys = [
-            ("agent", self.agent.map(Spanned::span)),
-            ("http", self.http.map(Spanned::span)),
-            ("lambda", self.lambda.map(Spanned::span)),
-            ("aws", self.aws.map(Spanned::span)),
-        ];
-        let given: Vec<_> = keys.into_iter().filter_map(|(key, span)| Some((key, span?))).collect();
-        let (key, span) = match given.as_slice() {
-            [] => return Ok(None),
-            [only] => only.clone(),
-            [(key, span), (other, _), ..] => {
-                return Err((span.clone(), format!("the step has both `{key}` and `{other}`; keep one of the two")));
-            }
-        };
-        if let Some(agent) = self.agent {
-            check_agent(agent, around.known)?;
-            return Ok(Some(Doer { agent: agent.get_ref().clone(), ..Doer::default() }));
+/// The only one of these keys that is given, if any is.
+fn only<const N: usize>(keys: [(&'static str, Option<At>); N]) -> Result<Option<(&'static str, At)>, Problem> {
+    let mut given = keys.into_iter().filter_map(|(key, span)| Some((key, span?)));
+    match (given.next(), given.next()) {
+        (Some((key, span)), Some((other, _))) => {
+            Err((span, format!("the step has both `{key}` and `{other}`; keep one of the two")))
         }
-        let agents = around.known.agents;
-        if !agents.contains(&HTTP) {
-            let what = if key == "http" { "URLs" } else { "AWS" };
-            return Err((
-                span,
-                format!("nothing here calls {what}; write `agent = \"NAME\"` with one of {}", list(agents)),
-            ));
-        }
-        let lambda = self.lambda.map(|raw| aws::lambda(raw, around.config));
-        let aws = lambda.or_else(|| self.aws.map(aws::action)).transpose()?;
-        let http = self.http.map(|raw| http::build(raw, of, around)).transpose()?;
-        Ok(Some(Doer { agent: HTTP.to_owned(), http, aws }))
+        (first, _) => Ok(first),
     }
 }
 

@@ -22,14 +22,6 @@ pub struct Link {
     pub answers: Vec<String>,
 }
 
-impl Link {
-    /// Whether the question reads the name `root`.
-    #[must_use]
-    pub fn reads(&self, root: &str) -> bool {
-        self.ask.iter().flat_map(Template::references).any(|one| one.path[0] == root)
-    }
-}
-
 /// No callback's scope: steps' names have no colon.
 fn of(step: &str) -> String {
     format!("link:{step}")
@@ -51,7 +43,7 @@ impl Step {
     /// What its link shows, if it has one, and the event that the link sends.
     #[must_use]
     pub fn link(&self) -> Option<(&Link, &str)> {
-        let event = self.wait.as_ref()?.event()?;
+        let event = self.event()?;
         Some((event.link.as_ref()?, &event.name))
     }
 }

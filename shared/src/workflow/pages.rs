@@ -42,7 +42,7 @@ impl Page {
         };
         let next = kept.remove(NEXT).filter(|next| !next.is_null() && next.as_str() != Some(""));
         if let Some(next) = &next {
-            let bytes = crate::operator::length(next);
+            let bytes = crate::json::length(next);
             if bytes > MAX_CURSOR {
                 return Err(format!("`next` of `pages` has {bytes} bytes; the limit for a cursor is {MAX_CURSOR}"));
             }

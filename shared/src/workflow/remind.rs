@@ -38,7 +38,7 @@ impl Step {
     /// Whether operators are alerted once half of its time to wait for somebody has passed.
     #[must_use]
     pub fn alerts(&self) -> bool {
-        self.wait.as_ref().and_then(Wait::event).is_some_and(|event| event.alert)
+        self.event().is_some_and(|event| event.alert)
             || self.accept.as_ref().is_some_and(|accept| accept.alert)
             || self.poll.as_ref().is_some_and(|poll| poll.alert)
     }

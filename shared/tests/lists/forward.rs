@@ -1,6 +1,6 @@
 //! Each item has an order. What comes back is put together, and what failed is reported, caught, or tried again.
 
-use super::{CHILD, Family, PARENT, good, lines, on_error, silent, stopping, tolerating, without};
+use super::{CHILD, PARENT, family_of, good, lines, silent, stopping, tolerating, without};
 use crate::support::*;
 use serde_json::{Value, json};
 use shared::decision::{Event, What};
@@ -14,7 +14,7 @@ use shared::workflow::child;
 // M1
 #[tokio::test]
 async fn each_item_has_an_order_and_its_output_comes_back_in_its_place() {
-    let mut family = Family::new(PARENT, CHILD, lines(7)).await;
+    let mut family = family_of(PARENT, CHILD, lines(7)).await;
     family.after(3).await;
     let own = family.parent();
     assert_eq!(own.phase, Phase::Processed, "{:?}", own.reason);
@@ -23,7 +23,7 @@ async fn each_item_has_an_order_and_its_output_comes_back_in_its_place() {
     assert_eq!(family.report(), json!({"total": 7, "done": 7, "failed": 0, "errors": [], "items": items}));
     assert_eq!(family.most_open, 3);
     assert_eq!((family.count("do pick"), family.count("do mail")), (7, 1));
-    let child = family.child(4, 0).unwrap();
+    let child = family.child_of(4, 0).unwrap();
     let link = child.parent.clone().unwrap();
     assert_eq!((link.item, link.step.as_str()), (Some(4), "lines"));
     assert_eq!(family.store.order(&child).await.unwrap().unwrap().input, json!({"sku": "s4", "n": 4}));
@@ -33,7 +33,7 @@ async fn each_item_has_an_order_and_its_output_comes_back_in_its_place() {
 // M2
 #[tokio::test]
 async fn an_empty_list_is_done_at_once() {
-    let mut family = Family::new(PARENT, CHILD, json!([])).await;
+    let mut family = family_of(PARENT, CHILD, json!([])).await;
     family.play().await;
     assert_eq!(family.parent().phase, Phase::Processed);
     assert_eq!(family.report(), json!({"total": 0, "done": 0, "failed": 0, "errors": [], "items": []}));
@@ -46,7 +46,7 @@ async fn an_empty_list_is_done_at_once() {
 
 #[tokio::test]
 async fn many_unfit_items_do_not_wait_for_a_look() {
-    let mut family = Family::new(&tolerating("100%"), CHILD, json!(vec![json!({}); 1200])).await;
+    let mut family = family_of(&tolerating("100%"), CHILD, json!(vec![json!({}); 1200])).await;
     family.play().await;
     assert_eq!(family.parent().phase, Phase::Processed, "{:?}", family.items().count(Item::has_failed));
     assert_eq!(family.items().count(Item::has_failed), 1200);
@@ -56,7 +56,7 @@ async fn many_unfit_items_do_not_wait_for_a_look() {
 async fn a_list_that_cannot_be_read_keeps_the_one_beside_it_from_beginning() {
     let other = "[[step]]\nname = \"wrong\"\nafter = [\"pay\"]\neach = \"${input.lines[0]}\"\nworkflow = \"child\"\n";
     let (head, tail) = PARENT.split_at(PARENT.find("[[step]]\nname = \"lines\"").unwrap());
-    let mut family = Family::new(&format!("{head}{other}{tail}"), CHILD, lines(5)).await;
+    let mut family = family_of(&format!("{head}{other}{tail}"), CHILD, lines(5)).await;
     family.after(3).await;
     assert_eq!(family.parent().phase, Phase::Undoing, "{:?}", family.parent().reason);
     assert_eq!(family.store.tables().tasks.len(), 1);
@@ -65,7 +65,7 @@ async fn a_list_that_cannot_be_read_keeps_the_one_beside_it_from_beginning() {
 // M2
 #[tokio::test]
 async fn what_is_tolerated_is_reported() {
-    let mut family = Family::new(&tolerating("20%"), CHILD, lines(10)).await;
+    let mut family = family_of(&tolerating("20%"), CHILD, lines(10)).await;
     family.answers = without(&[2, 7]);
     family.after(30).await;
     assert_eq!(family.parent().phase, Phase::Processed, "{:?}", family.parent().reason);
@@ -77,7 +77,7 @@ async fn what_is_tolerated_is_reported() {
     assert!(errors[0]["message"].as_str().unwrap().contains("`pick` failed"));
     assert_eq!((&report["items"][1], &report["items"][2]), (&json!({"box": 1}), &Value::Null));
 
-    let mut family = Family::new(&tolerating("19.99%"), CHILD, lines(10)).await;
+    let mut family = family_of(&tolerating("19.99%"), CHILD, lines(10)).await;
     family.answers = without(&[2, 7]);
     family.after(60).await;
     assert_eq!(family.parent().phase, Phase::Undone);
@@ -89,7 +89,7 @@ async fn an_item_whose_input_is_unfit_fails_alone() {
     let mut bad = lines(10);
     bad[3] = json!({"colour": "red"});
     bad[5] = json!({"sku": 5});
-    let mut family = Family::new(&tolerating("20%"), CHILD, bad.clone()).await;
+    let mut family = family_of(&tolerating("20%"), CHILD, bad.clone()).await;
     family.after(5).await;
     assert_eq!(family.parent().phase, Phase::Processed, "{:?}", family.parent().reason);
     let errors = &family.report()["errors"];
@@ -97,7 +97,7 @@ async fn an_item_whose_input_is_unfit_fails_alone() {
     assert!(errors[1]["message"].as_str().unwrap().contains("the input of `child` is refused: `/sku`"), "{errors}");
     assert_eq!((errors[0].get("order_id"), family.phases().len()), (None, 8));
 
-    let mut family = Family::new(PARENT, CHILD, bad).await;
+    let mut family = family_of(PARENT, CHILD, bad).await;
     family.after(60).await;
     assert_eq!(family.parent().phase, Phase::Undone);
     assert!(family.phases().values().all(|phase| *phase == Phase::Undone));
@@ -109,7 +109,7 @@ async fn a_caught_failure_waits_for_those_that_are_open() {
     let catches =
         catches.replace("output = { done = \"${outputs.lines.done}\", failed = \"${outputs.lines.failed}\" }\n", "");
     let catches = catches.replace("[\"lines\"]", "[\"lines?\"]").replace("${outputs.lines}", "${errors.lines.message}");
-    let mut family = Family::new(&catches, CHILD, lines(9)).await;
+    let mut family = family_of(&catches, CHILD, lines(9)).await;
     family.answers = Box::new(|request| match request.input["n"].as_u64() {
         Some(0) => failed(),
         Some(_) => silent(request),
@@ -137,8 +137,8 @@ async fn a_caught_failure_waits_for_those_that_are_open() {
 #[tokio::test]
 async fn a_resubmission_takes_the_failed_items_only() {
     // Those that stopped go on, and those that undid themselves have another order.
-    for (child_text, made) in [(on_error(CHILD), 0), (CHILD.to_owned(), 1)] {
-        let mut family = Family::new(&on_error(&tolerating("50%")), &child_text, lines(4)).await;
+    for (child_text, made) in [(on_failure_error(CHILD), 0), (CHILD.to_owned(), 1)] {
+        let mut family = family_of(&on_failure_error(&tolerating("50%")), &child_text, lines(4)).await;
         family.answers = without(&[0, 1, 2]);
         family.after(60).await;
         assert_eq!(family.parent().phase, Phase::Error);
@@ -148,7 +148,7 @@ async fn a_resubmission_takes_the_failed_items_only() {
         family.after(60).await;
         assert_eq!(family.parent().phase, Phase::Processed, "{:?}", family.parent().reason);
         for item in 0..3 {
-            let child = family.child(item, made).unwrap_or_else(|| panic!("{item} {made}: {:?}", family.phases()));
+            let child = family.child_of(item, made).unwrap_or_else(|| panic!("{item} {made}: {:?}", family.phases()));
             assert_eq!((child.phase, child.parent.unwrap().round), (Phase::Processed, 1));
         }
         assert_eq!(family.count("do pick 3"), 1.max(before), "what was done is not done again");
@@ -164,21 +164,21 @@ async fn a_resubmission_takes_the_failed_items_only() {
 // A late instance asks again for a round that has come and failed.
 #[tokio::test]
 async fn an_order_is_asked_once_for_each_round() {
-    let mut family = Family::new(&on_error(PARENT), &on_error(CHILD), lines(1)).await;
+    let mut family = family_of(&on_failure_error(PARENT), &on_failure_error(CHILD), lines(1)).await;
     family.answers = without(&[0]);
     family.after(30).await;
     family.resubmit().await;
     family.after(30).await;
-    let child = family.child(0, 0).unwrap();
+    let child = family.child_of(0, 0).unwrap();
     assert_eq!((child.phase, child.parent.as_ref().unwrap().round), (Phase::Error, 1));
     let asked = Event::Asked { round: 1, wish: child::Wish::Resubmit };
     family.handle(&child.id, asked).await;
-    assert_eq!(family.child(0, 0).unwrap().version, child.version);
+    assert_eq!(family.child_of(0, 0).unwrap().version, child.version);
 }
 
 #[tokio::test]
 async fn an_order_of_somebody_else_is_not_taken_for_an_items() {
-    let mut family = Family::new(PARENT, CHILD, lines(2)).await;
+    let mut family = family_of(PARENT, CHILD, lines(2)).await;
     let other =
         Task { phase: Phase::Processed, ..Task::new(submission(&Family::id(1, 0).0, false), &workflow(CHILD), at(0)) };
     family.store.tables().tasks.insert(other.id.clone(), other);
@@ -194,7 +194,7 @@ async fn what_is_no_list_or_too_long_fails_the_step() {
         (json!("a"), "`each` is a text, but has to be a list".to_owned()),
         ((0..=MAX_ITEMS).collect(), format!("`each` has {} items, but the limit is {MAX_ITEMS}", MAX_ITEMS + 1)),
     ] {
-        let mut family = Family::new(PARENT, CHILD, list).await;
+        let mut family = family_of(PARENT, CHILD, list).await;
         family.after(30).await;
         assert_eq!(family.parent().phase, Phase::Undone);
         assert!(family.parent().reason.unwrap().contains(&why), "{why}");
@@ -206,17 +206,17 @@ async fn what_is_no_list_or_too_long_fails_the_step() {
 async fn a_batch_is_one_order() {
     let batches = PARENT.replace("${item.sku}", "${item.map(x, x.sku).join(',')}");
     let batches = batches.replace("at_once = 3", "at_once = 3\nbatch = 4");
-    let mut family = Family::new(&batches, CHILD, lines(10)).await;
+    let mut family = family_of(&batches, CHILD, lines(10)).await;
     family.after(3).await;
     assert_eq!((family.parent().phase, family.phases().len()), (Phase::Processed, 3), "{:?}", family.parent().reason);
-    let child = family.child(2, 0).unwrap();
+    let child = family.child_of(2, 0).unwrap();
     assert_eq!(family.store.order(&child).await.unwrap().unwrap().input["sku"], json!("s8,s9"));
 }
 
 // Whatever was wrong with it may be right by then.
 #[tokio::test]
 async fn a_refused_item_is_tried_again_by_a_resubmission_alone() {
-    let mut family = Family::new(&stopping().replace("0%", "50%"), CHILD, lines(2)).await;
+    let mut family = family_of(&stopping().replace("0%", "50%"), CHILD, lines(2)).await;
     let other =
         Task { phase: Phase::Processed, ..Task::new(submission(&Family::id(1, 0).0, false), &workflow(CHILD), at(0)) };
     family.store.tables().tasks.insert(other.id.clone(), other.clone());
@@ -226,10 +226,10 @@ async fn a_refused_item_is_tried_again_by_a_resubmission_alone() {
     assert_eq!([0, 1].map(|item| family.items().get(item)), [Item::Failed, Item::Refused]);
     family.store.tables().tasks.remove(&other.id);
     family.after(60).await;
-    assert_eq!((family.items().get(1), family.child(1, 0)), (Item::Refused, None));
+    assert_eq!((family.items().get(1), family.child_of(1, 0)), (Item::Refused, None));
     family.answers = Box::new(good);
     family.resubmit().await;
     family.after(60).await;
     assert_eq!(family.parent().phase, Phase::Processed, "{:?}", family.parent().reason);
-    assert_eq!((family.report()["done"].clone(), family.child(1, 0).unwrap().phase), (json!(2), Phase::Processed));
+    assert_eq!((family.report()["done"].clone(), family.child_of(1, 0).unwrap().phase), (json!(2), Phase::Processed));
 }

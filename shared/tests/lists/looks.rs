@@ -1,11 +1,11 @@
 //! How a parent learns what became of the orders of its list: hints and looks, what they cost, and what is lost on the way.
 
-use super::{CHILD, Family, PARENT, good, lines, on_error, parent, silent, stopping, tolerating, without};
+use super::{CHILD, PARENT, family_of, good, lines, silent, stopping, tolerating, without};
 use crate::support::*;
 use serde_json::{Value, json};
 use shared::decision::Event;
 use shared::items::Item;
-use shared::message::{NoticeKind, Outcome, Reply};
+use shared::message::{Effect, NoticeKind, Reply};
 use shared::order::Id;
 use shared::task::Phase;
 use shared::workflow::child;
@@ -16,9 +16,9 @@ use std::sync::atomic::Ordering;
 async fn another_step_does_not_hold_up_the_look_at_a_list() {
     let side = "[[step]]\nname = \"side\"\nafter = [\"pay\"]\nagent = \"x\"\ntimeout = \"600s\"\n";
     let text = PARENT.replace("at_once = 3", "at_once = 20") + side;
-    let mut family = Family::new(&text, &CHILD.replace("10s", "600s"), lines(25)).await;
+    let mut family = family_of(&text, &CHILD.replace("10s", "600s"), lines(25)).await;
     family.answers = Box::new(|request| match (request.step.as_str(), request.input["n"].as_u64()) {
-        ("side", _) | ("pick", Some(1)) => Outcome::NotYet { why: "w".into() },
+        ("side", _) | ("pick", Some(1)) => later(),
         _ => good(request),
     });
     family.after(5).await;
@@ -38,9 +38,9 @@ async fn another_step_does_not_hold_up_the_look_at_a_list() {
 async fn the_look_at_many_open_orders_comes_whatever_another_step_saves() {
     let side = "[[step]]\nname = \"side\"\nafter = [\"pay\"]\nagent = \"x\"\ntimeout = \"600s\"\n";
     let text = PARENT.replace("at_once = 3", "at_once = 40") + side;
-    let mut family = Family::new(&text, &CHILD.replace("10s", "600s"), lines(40)).await;
+    let mut family = family_of(&text, &CHILD.replace("10s", "600s"), lines(40)).await;
     family.answers = Box::new(|request| match request.step.as_str() {
-        "side" => Outcome::NotYet { why: "w".into() },
+        "side" => later(),
         _ => silent(request),
     });
     family.play().await;
@@ -54,7 +54,7 @@ async fn the_look_at_many_open_orders_comes_whatever_another_step_saves() {
 
 #[tokio::test]
 async fn every_lost_message_is_made_up_for() {
-    let mut family = Family::new(PARENT, CHILD, lines(9)).await;
+    let mut family = family_of(PARENT, CHILD, lines(9)).await;
     family.loses_hints = true;
     family.after(5).await;
     assert_eq!(family.parent().phase, Phase::Forward);
@@ -69,7 +69,7 @@ async fn every_lost_message_is_made_up_for() {
 // The parent's record is saved, and the instance that was to make the children dies.
 #[tokio::test]
 async fn children_that_were_not_made_are_made_later() {
-    let mut family = Family::new(PARENT, CHILD, lines(9)).await;
+    let mut family = family_of(PARENT, CHILD, lines(9)).await;
     family.store.creates_none.store(true, Ordering::Relaxed);
     family.play().await;
     assert!(family.phases().is_empty());
@@ -80,7 +80,7 @@ async fn children_that_were_not_made_are_made_later() {
     family.after(5).await;
     assert_eq!(family.parent().phase, Phase::Processed);
 
-    let mut family = Family::new(PARENT, CHILD, lines(9)).await;
+    let mut family = family_of(PARENT, CHILD, lines(9)).await;
     family.store.creates_none.store(true, Ordering::Relaxed);
     family.play().await;
     family.store.creates_none.store(false, Ordering::Relaxed);
@@ -90,7 +90,7 @@ async fn children_that_were_not_made_are_made_later() {
 
 #[tokio::test]
 async fn an_unreadable_child_holds_up_no_other() {
-    let mut family = Family::new(PARENT, CHILD, lines(6)).await;
+    let mut family = family_of(PARENT, CHILD, lines(6)).await;
     *family.store.unreadable.lock().unwrap() = Some(Family::id(1, 0));
     family.after(5).await;
     let done = family.items().count(|item| item == Item::Done);
@@ -112,7 +112,7 @@ async fn a_long_list_costs_its_order_few_writes_and_little_room() {
         );
         let numbers: Value = (0..total).collect();
         let text = text.replace("${item.sku}", "s");
-        let mut family = Family::new(&text, CHILD, numbers).await;
+        let mut family = family_of(&text, CHILD, numbers).await;
         family.answers = Box::new(|request| match request.input["n"].as_u64() {
             Some(n) if n % 33 == 5 => failed(),
             _ => good(request),
@@ -143,7 +143,7 @@ fn wide(at_once: usize) -> String {
 // Not each end is a reason to read all the orders that are open, nor to read the parent's record.
 #[tokio::test]
 async fn an_item_costs_a_few_reads_and_one_hint() {
-    let mut family = Family::new(&wide(50), CHILD, lines(1000)).await;
+    let mut family = family_of(&wide(50), CHILD, lines(1000)).await;
     family.play().await;
     assert_eq!(family.parent().phase, Phase::Processed);
     let [together, alone] = family.store.read.each_ref().map(|count| count.load(Ordering::Relaxed));
@@ -160,7 +160,7 @@ async fn an_item_costs_a_few_reads_and_one_hint() {
 #[tokio::test]
 async fn of_two_hints_at_once_one_reads_what_is_open() {
     for (ended, looks) in [(0, 2), (60, 1)] {
-        let mut family = Family::new(&wide(100), &CHILD.replace("10s", "600s"), lines(100)).await;
+        let mut family = family_of(&wide(100), &CHILD.replace("10s", "600s"), lines(100)).await;
         family.answers = Box::new(silent);
         family.play().await;
         for item in 0..ended {
@@ -180,7 +180,7 @@ async fn of_two_hints_at_once_one_reads_what_is_open() {
 // Neither is the first of those that are open, nor the last, and nothing else ends.
 #[tokio::test]
 async fn an_end_that_is_no_reason_to_read_is_written_within_two_seconds() {
-    let mut family = Family::new(&wide(50), CHILD, lines(100)).await;
+    let mut family = family_of(&wide(50), CHILD, lines(100)).await;
     family.answers = Box::new(|request| match request.input["n"].as_u64() {
         Some(3) | None => good(request),
         Some(_) => silent(request),
@@ -200,7 +200,7 @@ async fn an_end_that_is_no_reason_to_read_is_written_within_two_seconds() {
 #[tokio::test]
 async fn the_last_order_of_a_long_list_ends_it_at_once() {
     for last in [0, 17, 40, 49] {
-        let mut family = Family::new(&wide(50), CHILD, lines(50)).await;
+        let mut family = family_of(&wide(50), CHILD, lines(50)).await;
         family.answers = Box::new(move |request| match request.input["n"].as_u64() {
             Some(n) if n == last || n > 30 => silent(request),
             _ => good(request),
@@ -227,14 +227,14 @@ fn two_lists() -> String {
 }
 
 fn id_of_more(item: usize) -> Id {
-    child::id_of_item("acme", &parent(), "more", item, 0)
+    Id::derive("acme", &child::key_of_item(&parent(), "more", item, 0))
 }
 
 // A hint of an earlier version names an item, and not its list.
 #[tokio::test]
 async fn an_end_in_one_list_is_not_taken_for_one_in_another() {
     for (first, names_no_step) in [("lines", false), ("more", false), ("lines", true), ("more", true)] {
-        let mut family = Family::new(&two_lists(), &CHILD.replace("10s", "600s"), lines(40)).await;
+        let mut family = family_of(&two_lists(), &CHILD.replace("10s", "600s"), lines(40)).await;
         (family.answers, family.names_no_step) = (Box::new(silent), names_no_step);
         family.after(5).await;
         let states = |family: &Family| {
@@ -258,7 +258,7 @@ async fn an_end_in_one_list_is_not_taken_for_one_in_another() {
 #[tokio::test]
 async fn a_busy_list_does_not_hide_the_ends_of_a_quiet_one() {
     for names_no_step in [false, true] {
-        let mut family = Family::new(&two_lists(), &CHILD.replace("10s", "600s"), lines(1000)).await;
+        let mut family = family_of(&two_lists(), &CHILD.replace("10s", "600s"), lines(1000)).await;
         (family.answers, family.names_no_step) = (Box::new(silent), names_no_step);
         family.play().await;
         let before = family.store.read[0].load(Ordering::Relaxed);
@@ -295,13 +295,13 @@ async fn a_busy_list_does_not_hide_the_ends_of_a_quiet_one() {
 // Nothing tells the parent of it, whichever way an order failed.
 #[tokio::test]
 async fn a_lost_hint_of_a_failure_is_made_up_for() {
-    for child in [CHILD.to_owned(), on_error(CHILD)] {
-        let mut family = Family::new(&stopping(), &child, lines(2)).await;
+    for child in [CHILD.to_owned(), on_failure_error(CHILD)] {
+        let mut family = family_of(&stopping(), &child, lines(2)).await;
         family.answers = without(&[1]);
         family.loses_hints = true;
         family.after(30).await;
         assert_eq!(family.parent().phase, Phase::Forward);
-        assert_ne!(family.child(1, 0).unwrap().phase, Phase::Forward);
+        assert_ne!(family.child_of(1, 0).unwrap().phase, Phase::Forward);
         family.after(60).await;
         let own = family.parent();
         assert_eq!((own.phase, family.items().get(1)), (Phase::Error, Item::Failed));
@@ -313,12 +313,12 @@ async fn a_lost_hint_of_a_failure_is_made_up_for() {
 #[tokio::test]
 async fn the_notice_that_an_order_fails_with_its_list_is_not_lost() {
     for (text, by_sweep) in [(PARENT.to_owned(), false), (two_lists(), true)] {
-        let mut family = Family::new(&text, &on_error(&CHILD.replace("10s", "600s")), lines(2)).await;
+        let mut family = family_of(&text, &on_failure_error(&CHILD.replace("10s", "600s")), lines(2)).await;
         family.change(&parent(), |own| own.reply_queue = Some("acme".into()));
         family.answers = Box::new(silent);
         family.after(3).await;
         family.told.clear();
-        family.queues.refuses_notices.store(true, Ordering::Relaxed);
+        family.queues.fail(|effect| matches!(effect, Effect::Notice(_)));
         let id = Family::id(1, 0);
         family.handle(&id, Event::Reply(Reply::new(id.clone(), "pick", 1, failed()))).await;
         family.play().await;
@@ -327,7 +327,7 @@ async fn the_notice_that_an_order_fails_with_its_list_is_not_lost() {
         let hint = Event::Hint { seen: 1, part: 0, step: None };
         let again = family.engine.handle(vec![(parent(), hint.clone())]).await.remove(0);
         assert_eq!(again.is_ok(), by_sweep);
-        family.queues.refuses_notices.store(false, Ordering::Relaxed);
+        family.queues.recover();
         family.handle(&parent(), hint).await;
         family.play().await;
         assert_eq!(family.told.is_empty(), by_sweep);
@@ -343,7 +343,7 @@ async fn the_notice_that_an_order_fails_with_its_list_is_not_lost() {
 async fn a_hint_after_the_deadline_of_an_order_begins_and_ends_nothing() {
     for total in [1, 3] {
         let text = format!("deadline = \"60s\"\n{}", PARENT.replace("at_once = 3", "at_once = 1").trim_start());
-        let mut family = Family::new(&text, &CHILD.replace("10s", "600s"), lines(total)).await;
+        let mut family = family_of(&text, &CHILD.replace("10s", "600s"), lines(total)).await;
         family.answers = Box::new(silent);
         family.play().await;
         let reply = family.held(0);

@@ -1,9 +1,9 @@
 //! A pause reaches the orders of a list, and so does its end.
 
-use super::{CHILD, Family, PARENT, give, good, lines, on_error, parent, silent, stopping, without};
+use super::{CHILD, PARENT, family_of, give, good, lines, silent, stopping, without};
 use crate::support::*;
 use serde_json::json;
-use shared::decision::{Act, What};
+use shared::decision::What;
 use shared::items::Item;
 use shared::task::Phase;
 use std::sync::Arc;
@@ -11,11 +11,11 @@ use std::sync::atomic::Ordering;
 
 #[tokio::test]
 async fn a_pause_goes_down_and_ends_with_the_parents() {
-    let mut family = Family::new(PARENT, CHILD, lines(9)).await;
+    let mut family = family_of(PARENT, CHILD, lines(9)).await;
     family.answers = Box::new(silent);
     family.play().await;
     family.act(What::Pause).await;
-    let paused = |family: &Family| (0..3).filter(|item| family.child(*item, 0).unwrap().paused_at.is_some()).count();
+    let paused = |family: &Family| (0..3).filter(|item| family.child_of(*item, 0).unwrap().paused_at.is_some()).count();
     assert_eq!(paused(&family), 3);
     family.after(120).await;
     assert_eq!((paused(&family), family.phases().len()), (3, 3));
@@ -29,7 +29,7 @@ async fn a_pause_goes_down_and_ends_with_the_parents() {
 // The instance that makes an order stands still for an hour, and the parent is paused meanwhile.
 #[tokio::test]
 async fn an_order_that_is_made_late_is_paused_with_its_parent() {
-    let mut family = Family::new(PARENT, CHILD, lines(1)).await;
+    let mut family = family_of(PARENT, CHILD, lines(1)).await;
     let (store, now) = (Arc::clone(&family.store), Arc::clone(&family.now));
     let stall = move || {
         now.fetch_add(3_600_000, Ordering::Relaxed);
@@ -40,7 +40,7 @@ async fn an_order_that_is_made_late_is_paused_with_its_parent() {
     };
     *family.store.stall.lock().unwrap() = Some(Box::new(stall));
     family.play().await;
-    let child = family.child(0, 0).unwrap();
+    let child = family.child_of(0, 0).unwrap();
     assert!(child.paused_at.is_some() && child.parent.unwrap().paused);
     assert_eq!(family.count("do pick"), 0);
 }
@@ -55,7 +55,7 @@ fn unpaused_alone(family: &mut Family) {
 #[tokio::test]
 async fn a_look_resumes_what_the_parents_pause_left() {
     for undo in [false, true] {
-        let mut family = Family::new(PARENT, CHILD, lines(2)).await;
+        let mut family = family_of(PARENT, CHILD, lines(2)).await;
         family.answers = Box::new(silent);
         family.play().await;
         if undo {
@@ -64,10 +64,9 @@ async fn a_look_resumes_what_the_parents_pause_left() {
         }
         family.act(What::Pause).await;
         for what in [What::Resume, What::Pause] {
-            let act = Act { what, by: "ann".into(), reason: "r".into(), seen: None };
-            drop(family.engine.act(vec![(Family::id(1, 0), act)]).await);
+            drop(family.engine.act(vec![(Family::id(1, 0), by_ann(what))]).await);
         }
-        let paused = |family: &Family| [0, 1].map(|item| family.child(item, 0).unwrap().paused_at.is_some());
+        let paused = |family: &Family| [0, 1].map(|item| family.child_of(item, 0).unwrap().paused_at.is_some());
         family.answers = Box::new(good);
         unpaused_alone(&mut family);
         assert_eq!(paused(&family), [true, true]);
@@ -84,16 +83,16 @@ async fn a_look_resumes_what_the_parents_pause_left() {
 // An order whose item has another input is undone first, and a pause may come in between.
 #[tokio::test]
 async fn a_look_resumes_an_order_that_another_is_to_replace() {
-    let mut family = Family::new(&stopping(), &on_error(CHILD), lines(1)).await;
+    let mut family = family_of(&stopping(), &on_failure_error(CHILD), lines(1)).await;
     family.answers = without(&[0]);
     family.after(5).await;
     assert_eq!(family.parent().phase, Phase::Error);
     (family.answers, family.undoes_nothing) = (Box::new(good), true);
     family.act(give(&[(0, json!({"sku": "other", "n": 7}))])).await;
     family.after(10).await;
-    assert_eq!(family.child(0, 0).unwrap().phase, Phase::Undoing);
+    assert_eq!(family.child_of(0, 0).unwrap().phase, Phase::Undoing);
     family.act(What::Pause).await;
-    assert!(family.child(0, 0).unwrap().paused_at.is_some());
+    assert!(family.child_of(0, 0).unwrap().paused_at.is_some());
     family.undoes_nothing = false;
     unpaused_alone(&mut family);
     family.after(200).await;

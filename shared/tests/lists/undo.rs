@@ -1,18 +1,16 @@
 //! What the orders of a list did is undone, as far as it can be.
 
-use super::{CHILD, Family, PARENT, good, lines, on_error, parent, silent, without};
+use super::{CHILD, PARENT, family_of, good, lines, silent, without};
 use crate::support::*;
 use shared::decision::{Event, What};
 use shared::items::Item;
-use shared::message::Outcome;
-use shared::pools::Layout;
 use shared::step::State;
 use shared::task::Phase;
 use std::sync::atomic::Ordering;
 
 #[tokio::test]
 async fn one_failure_undoes_what_began_and_makes_nothing_more() {
-    let mut family = Family::new(PARENT, &on_error(CHILD), lines(20)).await;
+    let mut family = family_of(PARENT, &on_failure_error(CHILD), lines(20)).await;
     family.answers = without(&[4]);
     family.after(60).await;
     let own = family.parent();
@@ -33,7 +31,7 @@ async fn one_failure_undoes_what_began_and_makes_nothing_more() {
 #[tokio::test]
 async fn a_list_that_fails_stops_what_is_open_at_once() {
     let long = PARENT.replacen("timeout = \"10s\"", "timeout = \"600s\"", 1);
-    let mut family = Family::new(&long, &on_error(CHILD), lines(3)).await;
+    let mut family = family_of(&long, &on_failure_error(CHILD), lines(3)).await;
     family.answers = Box::new(|request| match request.input["n"].as_u64() {
         Some(0) => failed(),
         Some(_) => silent(request),
@@ -49,23 +47,23 @@ async fn a_list_that_fails_stops_what_is_open_at_once() {
 async fn what_is_left_of_an_order_that_cannot_be_undone_is_paused() {
     let bill = "[[step]]\nname = \"bill\"\nafter = [\"pick\"]\nagent = \"x\"\ntimeout = \"10s\"\n";
     let child = CHILD.replace("undo = { agent = \"x\" }", "irreversible = true") + bill;
-    let mut family = Family::new(PARENT, &child, lines(3)).await;
+    let mut family = family_of(PARENT, &child, lines(3)).await;
     family.answers = Box::new(|request| match request.step.as_str() {
-        "bill" => Outcome::NotYet { why: "w".into() },
+        "bill" => later(),
         _ => good(request),
     });
     family.after(3).await;
     family.act(What::Cancel).await;
     family.after(60).await;
     assert_eq!(family.items().count(|item| item == Item::Stuck), 3);
-    assert!((0..3).all(|item| family.child(item, 0).unwrap().paused_at.is_some()), "{:?}", family.phases());
+    assert!((0..3).all(|item| family.child_of(item, 0).unwrap().paused_at.is_some()), "{:?}", family.phases());
     assert_eq!(family.parent().process_state().name(), "Error");
 }
 
 // M2
 #[tokio::test]
 async fn a_cancel_goes_down_and_a_late_creator_makes_nothing() {
-    let mut family = Family::new(PARENT, CHILD, lines(9)).await;
+    let mut family = family_of(PARENT, CHILD, lines(9)).await;
     family.answers = Box::new(silent);
     family.play().await;
     assert_eq!(family.phases().len(), 3);
@@ -75,7 +73,7 @@ async fn a_cancel_goes_down_and_a_late_creator_makes_nothing() {
     assert!(family.phases().values().all(|phase| *phase == Phase::Undone));
     assert_eq!(family.phases().len(), 3);
 
-    let mut family = Family::new(PARENT, CHILD, lines(9)).await;
+    let mut family = family_of(PARENT, CHILD, lines(9)).await;
     family.store.creates_none.store(true, Ordering::Relaxed);
     family.play().await;
     let late = family.parent();
@@ -85,7 +83,7 @@ async fn a_cancel_goes_down_and_a_late_creator_makes_nothing() {
     family.after(120).await;
     assert_eq!(family.parent().phase, Phase::Undone);
     let stored = family.store.tables().tasks.insert(parent(), late.clone()).unwrap();
-    let again = instance("s2", &family.store, &family.queues, &family.now, Layout::new());
+    let again = family.instance();
     drop(again.handle(vec![(parent(), Event::Wake { seen: late.version - 1, hops: 0 })]).await);
     family.store.tables().tasks.insert(parent(), stored);
     assert_eq!(family.phases().values().filter(|phase| **phase == Phase::Undone).count(), 3);
@@ -98,7 +96,7 @@ async fn one_that_cannot_be_undone_does_not_hold_up_the_others() {
     let child = format!(
         "{child}\n[[step]]\nname = \"final\"\nafter = [\"pick\"]\nwhen = \"input.n == 1\"\nagent = \"x\"\ntimeout = \"10s\"\nirreversible = true\n"
     );
-    let mut family = Family::new(PARENT, &child, lines(5)).await;
+    let mut family = family_of(PARENT, &child, lines(5)).await;
     family.after(5).await;
     assert_eq!(family.parent().phase, Phase::Processed, "{:?}", family.parent().reason);
     family.act(What::Undo).await;
@@ -116,7 +114,7 @@ async fn one_that_cannot_be_undone_does_not_hold_up_the_others() {
 // They wait for people, which costs their parent no write a second.
 #[tokio::test]
 async fn undos_that_stopped_are_not_written_down_again_and_again() {
-    let mut family = Family::new(PARENT, CHILD, lines(5)).await;
+    let mut family = family_of(PARENT, CHILD, lines(5)).await;
     family.stuck = vec![1, 3];
     family.after(5).await;
     family.act(What::Undo).await;
@@ -130,7 +128,7 @@ async fn undos_that_stopped_are_not_written_down_again_and_again() {
 
 #[tokio::test]
 async fn an_unreadable_child_holds_up_no_other_undo() {
-    let mut family = Family::new(PARENT, CHILD, lines(6)).await;
+    let mut family = family_of(PARENT, CHILD, lines(6)).await;
     family.after(5).await;
     *family.store.unreadable.lock().unwrap() = Some(Family::id(4, 0));
     family.act(What::Undo).await;
@@ -145,7 +143,7 @@ async fn an_unreadable_child_holds_up_no_other_undo() {
 // Its record has expired, so nothing can be put in its place.
 #[tokio::test]
 async fn the_undo_of_an_order_that_is_gone_stops_for_a_person() {
-    let mut family = Family::new(PARENT, CHILD, lines(4)).await;
+    let mut family = family_of(PARENT, CHILD, lines(4)).await;
     family.after(5).await;
     family.store.tables().tasks.remove(&Family::id(2, 0));
     family.store.creates_none.store(true, Ordering::Relaxed);
@@ -158,11 +156,11 @@ async fn the_undo_of_an_order_that_is_gone_stops_for_a_person() {
 
 #[tokio::test]
 async fn an_undo_says_which_order_it_waits_for() {
-    let mut family = Family::new(PARENT, CHILD, lines(5)).await;
+    let mut family = family_of(PARENT, CHILD, lines(5)).await;
     family.after(5).await;
     assert_eq!(family.parent().phase, Phase::Processed);
     family.store.tables().tasks.get_mut(&Family::id(3, 0)).unwrap().phase = Phase::UndoError;
-    family.engine = instance("s2", &family.store, &family.queues, &family.now, Layout::new());
+    family.restart();
     family.act(What::Undo).await;
     family.after(90).await;
     let own = family.parent();

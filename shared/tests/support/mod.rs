@@ -1,8 +1,16 @@
 //! One task on a bench: events go in, and record and effects come out as short lines that a table can hold.
 
+mod dice;
+mod family;
+mod world;
+
+pub use dice::*;
+pub use family::*;
+pub use world::*;
+
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
-use shared::control::Agents;
+use shared::control::{Agents, Pause};
 use shared::decision::{Act, Decision, Event, Kept, Turn, What};
 use shared::engine::{self, Engine};
 use shared::mend;
@@ -101,23 +109,28 @@ pub fn at(ms: i64) -> Timestamp {
     Timestamp::from_millisecond(1_000_000_000 + ms).unwrap()
 }
 
+/// Milliseconds since the task was created.
+pub fn ms(time: Timestamp) -> i64 {
+    time.as_millisecond() - at(0).as_millisecond()
+}
+
 pub fn submission(id: &str, reply_queue: bool) -> Submission {
     let reply_queue = reply_queue.then(|| "acme".into());
     Submission { reference: Some("r-1".into()), reply_queue, ..contract::submission(Id(id.into())) }
 }
 
 /// An instance over a store and a messenger, by a clock that counts milliseconds since the task was created.
-pub fn instance<S: StateStore, M: Messenger>(
+pub fn instance(
     name: &str,
-    store: &Arc<S>,
-    messenger: &Arc<M>,
+    store: &Arc<impl StateStore + 'static>,
+    messenger: &Arc<impl Messenger + 'static>,
     now: &Arc<AtomicI64>,
     pools: Layout,
-) -> Engine<Arc<S>, Arc<M>> {
+) -> Engine {
     let now = Arc::clone(now);
     let clock = Arc::new(move || at(now.load(Ordering::Relaxed)));
     let config = engine::Config { overload_age: secs(30), pools, ..contract::settings(name, clock) };
-    Engine::new(Arc::clone(store), Arc::clone(messenger), config)
+    Engine::new(Arc::clone(store) as _, Arc::clone(messenger) as _, config)
 }
 
 /// The order of a task made by [`submission`], whose input says its number.
@@ -192,8 +205,12 @@ impl Bench {
         bench
     }
 
+    pub fn due(&self) -> i64 {
+        ms(self.task.due.unwrap())
+    }
+
     fn note_due(&mut self) {
-        let due = self.task.due.map(|t| t.as_millisecond() - at(0).as_millisecond());
+        let due = self.task.due.map(ms);
         if self.dues.last() != Some(&due) {
             self.dues.push(due);
         }
@@ -239,6 +256,11 @@ impl Bench {
         self.on(&Event::Wake { seen, hops: 0 })
     }
 
+    /// The Wake of the last save.
+    pub fn woken(&mut self) -> &mut Self {
+        self.wake(self.task.version)
+    }
+
     pub fn attempt(&self, step: &str) -> u32 {
         self.task.steps[self.workflow.position(step).unwrap()].attempt
     }
@@ -253,14 +275,21 @@ impl Bench {
         self.reply(step, self.attempt(step), outcome)
     }
 
+    pub fn told(&self, step: &str, outcome: Outcome) -> Reply {
+        let Event::Reply(reply) = self.answer(step, outcome) else { unreachable!("it is a reply") };
+        reply
+    }
+
+    pub fn answered(&mut self, step: &str, outcome: Outcome) -> &mut Self {
+        self.on(&self.answer(step, outcome))
+    }
+
     pub fn done(&mut self, step: &str) -> &mut Self {
-        let event = self.answer(step, done(json!({ "of": step })));
-        self.on(&event)
+        self.answered(step, done(json!({ "of": step })))
     }
 
     pub fn failed(&mut self, step: &str) -> &mut Self {
-        let event = self.answer(step, failed());
-        self.on(&event)
+        self.answered(step, failed())
     }
 
     pub fn cancel(&mut self) -> &mut Self {
@@ -269,6 +298,13 @@ impl Bench {
 
     pub fn resubmit(&mut self) -> &mut Self {
         self.on(&resubmitted("bob", "fixed", None))
+    }
+
+    /// A person pauses this agent.
+    pub fn withhold(&mut self, agent: &str) -> &mut Self {
+        let pause = Pause { by: "ann".into(), reason: "move".into(), since: at(0) };
+        self.agents.paused.insert(agent.into(), pause);
+        self
     }
 
     pub fn supervise_as(&mut self, token: u64) -> &mut Self {
@@ -327,9 +363,7 @@ impl Bench {
     pub fn state(&self) -> String {
         let mut text = self.task.process_state().name().to_owned();
         for (step, spec) in self.task.steps.iter().zip(&self.workflow.steps) {
-            let wait = |t: &Option<Timestamp>| {
-                t.map(|t| format!("+{}", t.as_millisecond() - at(self.now).as_millisecond())).unwrap_or_default()
-            };
+            let wait = |t: &Option<Timestamp>| t.map(|t| format!("+{}", ms(t) - self.now)).unwrap_or_default();
             let state = match &step.state {
                 State::Pending { not_before } => format!("Pending{}", wait(not_before)),
                 State::Processing { .. } => "Processing".into(),
@@ -358,26 +392,8 @@ impl Bench {
         text
     }
 
-    /// `do a#1, undo c#2, wake+1000, notice Completed, alert`.
     pub fn effects(&self) -> String {
-        let one = |effect: &Effect| match effect {
-            Effect::Request(r) if r.reminder.is_some() => {
-                format!("remind {}#{}", r.step, r.reminder.unwrap_or_default())
-            }
-            Effect::Request(r) => {
-                let direction = if r.direction == Direction::Do { "do" } else { "undo" };
-                format!("{direction} {}#{}", r.step, r.attempt)
-            }
-            Effect::Wake(_, delay) if delay.is_zero() => "wake".into(),
-            Effect::Wake(_, delay) => format!("wake+{}", delay.as_millis()),
-            Effect::Notice(n) => format!("notice {:?}", n.kind),
-            Effect::Alert(_) => "alert".into(),
-            Effect::Child(ask) => format!("{} {}", wish(&ask.wish), ask.parent.step),
-            Effect::Reply(_) | Effect::SetAside(_) | Effect::Strained(_) => {
-                unreachable!("the core sends none of these")
-            }
-        };
-        self.effects.iter().map(one).collect::<Vec<_>>().join(", ")
+        effects(&self.effects).join(", ")
     }
 
     #[track_caller]
@@ -409,6 +425,28 @@ impl Bench {
     }
 }
 
+/// `do a#1`, `undo c#2`, `wake+1000`, `notice Completed`, `alert`.
+fn effects(effects: &[Effect]) -> Vec<String> {
+    let one = |effect: &Effect| match effect {
+        Effect::Request(r) if r.reminder.is_some() => {
+            format!("remind {}#{}", r.step, r.reminder.unwrap_or_default())
+        }
+        Effect::Request(r) => {
+            let direction = if r.direction == Direction::Do { "do" } else { "undo" };
+            format!("{direction} {}#{}", r.step, r.attempt)
+        }
+        Effect::Wake(_, delay) if delay.is_zero() => "wake".into(),
+        Effect::Wake(_, delay) => format!("wake+{}", delay.as_millis()),
+        Effect::Notice(n) => format!("notice {:?}", n.kind),
+        Effect::Alert(_) => "alert".into(),
+        Effect::Child(ask) => format!("{} {}", wish(&ask.wish), ask.parent.step),
+        Effect::Reply(_) | Effect::SetAside(_) | Effect::Strained(_) => {
+            unreachable!("the core sends none of these")
+        }
+    };
+    effects.iter().map(one).collect()
+}
+
 pub fn done(output: Value) -> Outcome {
     Outcome::Done { output }
 }
@@ -423,6 +461,14 @@ pub fn unavailable(retry_after_ms: Option<u64>) -> Outcome {
 
 pub fn deferred(retry_after_ms: u64) -> Outcome {
     Outcome::Deferred { error: "the breaker is open".into(), retry_after_ms }
+}
+
+pub fn by_ann(what: What) -> Act {
+    Act { what, by: "ann".into(), reason: "ticket 7".into(), seen: None }
+}
+
+pub fn act(what: What) -> Event {
+    Event::Act(by_ann(what))
 }
 
 /// An operator's resubmission of all failed steps, as seen at `seen`.

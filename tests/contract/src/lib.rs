@@ -45,16 +45,11 @@ pub async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T
 ///
 /// # Panics
 /// Beyond the calendar.
-#[must_use]
 pub fn at(ms: i64) -> Timestamp {
     Timestamp::from_millisecond(1_800_000_000_000 + ms).expect("within the calendar")
 }
 
 /// The workflow of every task here: one step, by the agent `payment`.
-///
-/// # Panics
-/// Never: it is valid.
-#[must_use]
 pub fn workflow() -> Workflow {
     let text = "name = \"contract\"\n[[step]]\nname = \"pay\"\nagent = \"payment\"\ntimeout = \"5s\"\n";
     parse("contract.toml", text, Known { agents: &["payment"], inputs: &[] }).expect("a valid file")
@@ -62,7 +57,6 @@ pub fn workflow() -> Workflow {
 
 /// An order and its task in this part of the due index. The input contains everything that SQS, DynamoDB or JSON might
 /// damage.
-#[must_use]
 pub fn pair(name: &str, shard: u16) -> (Order, Task) {
     let id = Id(format!("ord_{name}"));
     let input = json!({
@@ -85,14 +79,12 @@ pub fn pair(name: &str, shard: u16) -> (Order, Task) {
 }
 
 /// A minimal submission of the tenant `acme`.
-#[must_use]
 pub fn submission(id: Id) -> Submission {
     let (tenant, priority) = ("acme".into(), Priority::Normal);
     Submission { id, tenant, reference: None, reply_queue: None, priority, shard: 0 }
 }
 
 /// An engine that takes every order, whose clocks may be a second apart.
-#[must_use]
 pub fn settings(instance: &str, clock: Clock) -> engine::Config {
     engine::Config {
         instance: instance.into(),
@@ -112,14 +104,12 @@ pub fn settings(instance: &str, clock: Clock) -> engine::Config {
 ///
 /// # Panics
 /// Beyond the calendar.
-#[must_use]
 pub fn clock(now: &Arc<AtomicI64>) -> Clock {
     let now = Arc::clone(now);
     Arc::new(move || Timestamp::from_millisecond(now.load(Ordering::Relaxed)).expect("within the calendar"))
 }
 
 /// The task as a later save leaves it.
-#[must_use]
 pub fn next(task: &Task, stamp: &str) -> Task {
     Task { version: task.version + 1, stamp: stamp.into(), updated_at: at(5), ..task.clone() }
 }

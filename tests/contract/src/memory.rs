@@ -4,7 +4,7 @@ use leader::{Lease, LeaseStore};
 use shared::control::{Agents, Pause};
 use shared::order::{Id, Order};
 use shared::overload::Waits;
-use shared::ports::{AttentionIndex, Created, DuePage, Error, Saved, StateStore};
+use shared::ports::{Created, DuePage, Error, Saved, StateStore, async_trait};
 use shared::strain::Strain;
 use shared::task::{ProcessState, Task, moved};
 use shared::time::Timestamp;
@@ -104,11 +104,6 @@ impl<B> Behind<B> {
 }
 
 /// Length of the record of `task`, in bytes of JSON.
-///
-/// # Panics
-///
-/// Never: a task has only string keys.
-#[must_use]
 pub fn bytes(task: &Task) -> usize {
     serde_json::to_string(task).expect("a task has only string keys").len()
 }
@@ -127,6 +122,7 @@ fn holds(stored: &Task, seen: u64, token: u64) -> bool {
     stored.version == seen && stored.lease_token <= token
 }
 
+#[async_trait]
 impl<B: Between> StateStore for Behind<B> {
     async fn create(&self, order: &Order, task: &Task) -> Result<Created, Error> {
         self.call("create", &[&task.id]).await?;
@@ -241,9 +237,7 @@ impl<B: Between> StateStore for Behind<B> {
         }
         Ok(is_seen)
     }
-}
 
-impl<B: Between> AttentionIndex for Behind<B> {
     async fn attention(&self, limit: u32, cursor: Option<&str>) -> Result<DuePage, Error> {
         let tables = self.tables();
         let stopped = tables.tasks.values().filter(|task| task.process_state() == ProcessState::Error);

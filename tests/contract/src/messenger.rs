@@ -1,7 +1,7 @@
 //! What every messenger must answer, and what must arrive in its queues.
 
 use crate::{PATIENCE, at, pair};
-use serde_json::{Value, json};
+use serde_json::{Value, from_value, json};
 use shared::message::{AlertEvent, Effect, Notice, NoticeKind, Outcome, Reply, Request, SetAside, Wake};
 use shared::order::Id;
 use shared::ports::{Error, Messenger};
@@ -56,8 +56,12 @@ pub async fn take<P: Place>(place: &P, queue: &str, count: usize) -> Vec<Value> 
     taken
 }
 
+/// The one message in a queue.
+async fn one<P: Place>(place: &P, queue: &str) -> Value {
+    take(place, queue, 1).await.remove(0)
+}
+
 /// A request for the step `pay`.
-#[must_use]
 pub fn request(n: usize, agent: &str, tenant: &str) -> Request {
     Request {
         task_id: Id(format!("ord_{n}")),
@@ -94,7 +98,6 @@ fn sent(request: Request) -> Effect {
 }
 
 /// A Wake.
-#[must_use]
 pub fn wake(n: usize, delay_ms: i64) -> Effect {
     let wake = Wake {
         hint: false,
@@ -107,6 +110,12 @@ pub fn wake(n: usize, delay_ms: i64) -> Effect {
         priority: Priority::Normal,
     };
     Effect::Wake(wake, SignedDuration::from_millis(delay_ms))
+}
+
+/// A message that is set aside.
+pub fn aside(message_id: &str, reason: &str, body: &str) -> SetAside {
+    let (queue, message_id) = ("scheduler".into(), message_id.into());
+    SetAside { queue, message_id, reason: reason.into(), body: body.into(), is_cut: false }
 }
 
 async fn send_all<P: Place>(place: &P, effects: Vec<Effect>) {
@@ -137,25 +146,8 @@ fn notice(queue: &str) -> Notice {
 async fn every_effect<P: Place>(place: &P) {
     let outcome = Outcome::Done { output: pair("x", 0).0.input };
     let reply = Reply { tenant: "tenant".into(), ..Reply::new(Id("ord_r".into()), "pay", 1, outcome) };
-    let aside = SetAside {
-        queue: "scheduler".into(),
-        message_id: "m".into(),
-        reason: "no message".into(),
-        body: "{".into(),
-        is_cut: false,
-    };
-    let alert = AlertEvent {
-        order_id: Id("ord_a".into()),
-        workflow: "contract".into(),
-        tenant: "tenant".into(),
-        step: None,
-        attempts: 1,
-        reason: "reason".into(),
-        last_error: None,
-        version: 1,
-        resubmit: "resubmit".into(),
-        runbook: "docs/runbook.md".into(),
-    };
+    let aside = aside("m", "no message", "{");
+    let alert = AlertEvent::unreadable(&Id("ord_a".into()), "reason");
     let strain = Strain { since: at(0), last: at(0), stretch: 2, held: 10, looked_at: 30, alert_owed: true };
     let pay = request(1, "payment", "tenant");
     let effects = vec![
@@ -169,17 +161,13 @@ async fn every_effect<P: Place>(place: &P) {
     ];
     send_all(place, effects).await;
     assert_eq!(place.messenger().send(Vec::new()).await.len(), 0);
-    let got = take(place, &queues::agent("payment"), 1).await;
-    assert_eq!(serde_json::from_value::<Request>(got[0].clone()).unwrap(), pay);
-    let got = take(place, queues::SCHEDULER, 1).await;
-    assert_eq!((&got[0]["type"], &got[0]["task_id"]), (&json!("wake"), &json!("ord_1")));
-    let got = take(place, queues::REPLIES, 1).await;
+    assert_eq!(from_value::<Request>(one(place, &queues::agent("payment")).await).unwrap(), pay);
+    let got = one(place, queues::SCHEDULER).await;
+    assert_eq!((&got["type"], &got["task_id"]), (&json!("wake"), &json!("ord_1")));
     let wanted = Reply { tenant: String::new(), ..reply };
-    assert_eq!(serde_json::from_value::<Reply>(got[0].clone()).unwrap(), wanted, "the tenant is for the queue");
-    let got = take(place, &queues::notices(P::REPLY_QUEUE), 1).await;
-    assert_eq!(serde_json::from_value::<Notice>(got[0].clone()).unwrap(), notice(""));
-    let got = take(place, queues::SET_ASIDE, 1).await;
-    assert_eq!(serde_json::from_value::<SetAside>(got[0].clone()).unwrap(), aside);
+    assert_eq!(from_value::<Reply>(one(place, queues::REPLIES).await).unwrap(), wanted, "the tenant is for the queue");
+    assert_eq!(from_value::<Notice>(one(place, &queues::notices(P::REPLY_QUEUE)).await).unwrap(), notice(""));
+    assert_eq!(from_value::<SetAside>(one(place, queues::SET_ASIDE).await).unwrap(), aside);
 }
 
 /// Any text of an order, an answer or a person reaches the queue unchanged, although SQS accepts only the characters of
@@ -195,13 +183,7 @@ async fn every_character<P: Place>(place: &P) {
     };
     let told = Notice { reference: Some(all.clone()), reason: Some(all.clone()), ..notice(P::REPLY_QUEUE) };
     let replied = Reply::to(&asked, Outcome::Unavailable { error: all.clone(), retry_after_ms: None });
-    let aside = SetAside {
-        queue: "scheduler".into(),
-        message_id: "m".into(),
-        reason: all.clone(),
-        body: all.clone(),
-        is_cut: false,
-    };
+    let aside = aside("m", &all, &all);
     let effects = vec![
         sent(asked.clone()),
         Effect::Reply(Box::new(replied.clone())),
@@ -209,16 +191,12 @@ async fn every_character<P: Place>(place: &P) {
         Effect::SetAside(Box::new(aside.clone())),
     ];
     send_all(place, effects).await;
-    let got = take(place, &queues::agent("payment"), 1).await;
-    assert_eq!(serde_json::from_value::<Request>(got[0].clone()).unwrap(), asked);
-    let got = take(place, queues::REPLIES, 1).await;
+    assert_eq!(from_value::<Request>(one(place, &queues::agent("payment")).await).unwrap(), asked);
     let wanted = Reply { tenant: String::new(), ..replied };
-    assert_eq!(serde_json::from_value::<Reply>(got[0].clone()).unwrap(), wanted);
-    let got = take(place, &queues::notices(P::REPLY_QUEUE), 1).await;
+    assert_eq!(from_value::<Reply>(one(place, queues::REPLIES).await).unwrap(), wanted);
     let wanted = Notice { queue: String::new(), ..told };
-    assert_eq!(serde_json::from_value::<Notice>(got[0].clone()).unwrap(), wanted);
-    let got = take(place, queues::SET_ASIDE, 1).await;
-    assert_eq!(serde_json::from_value::<SetAside>(got[0].clone()).unwrap(), aside);
+    assert_eq!(from_value::<Notice>(one(place, &queues::notices(P::REPLY_QUEUE)).await).unwrap(), wanted);
+    assert_eq!(from_value::<SetAside>(one(place, queues::SET_ASIDE).await).unwrap(), aside);
 }
 
 /// J2, J3: high priority, low priority and each further pool have their own queues.
@@ -240,7 +218,7 @@ async fn classes_and_pools<P: Place>(place: &P) {
     send_all(place, effects).await;
     let queues = ["agent-payment-high", "agent-payment-b-low", "agent-payment-b", "scheduler-high", "scheduler"];
     for (n, queue) in (1..).zip(queues) {
-        assert_eq!(take(place, queue, 1).await[0]["task_id"], format!("ord_{n}"), "{queue}");
+        assert_eq!(one(place, queue).await["task_id"], format!("ord_{n}"), "{queue}");
     }
 }
 
@@ -289,6 +267,5 @@ async fn what_cannot_be_sent<P: Place>(place: &P) {
 async fn near_the_limit<P: Place>(place: &P) {
     let large = Request { input: json!("x".repeat(LARGE)), ..request(1, "payment", "tenant") };
     send_all(place, vec![sent(large.clone())]).await;
-    let taken = take(place, &queues::agent("payment"), 1).await;
-    assert_eq!(serde_json::from_value::<Request>(taken[0].clone()).unwrap(), large);
+    assert_eq!(from_value::<Request>(one(place, &queues::agent("payment")).await).unwrap(), large);
 }

@@ -6,7 +6,7 @@ use serde_json::json;
 use shared::control::{Agents, Pause};
 use shared::order::Order;
 use shared::overload::{Wait, Waits};
-use shared::ports::{AttentionIndex, Created, Error, Saved, StateStore};
+use shared::ports::{Created, Error, Saved, StateStore};
 use shared::strain::Strain;
 use shared::task::{Phase, ProcessState, Task, URGENT, moved};
 use shared::time::Timestamp;
@@ -14,7 +14,7 @@ use shared::workflow::Hash;
 use std::collections::BTreeMap;
 
 /// All that every [`StateStore`] promises; for what only some promise see [`agents`], [`sizes`] and [`attention`].
-pub async fn suite<S: StateStore>(store: &S) {
+pub async fn suite(store: &dyn StateStore) {
     submission(store).await;
     many_submissions(store).await;
     saves(store).await;
@@ -28,7 +28,7 @@ pub async fn suite<S: StateStore>(store: &S) {
 }
 
 /// An output is found under its order and its hash, however often it was written.
-async fn outputs<S: StateStore>(store: &S) {
+async fn outputs(store: &dyn StateStore) {
     let text = json!({"rows": ["x".repeat(200 * 1024)], "id": 7}).to_string();
     let (hash, other) = (Hash::of(text.as_bytes()), Hash::of(b"other"));
     let [(_, one), (_, two)] = [pair("outputs-1", 0), pair("outputs-2", 0)];
@@ -41,7 +41,7 @@ async fn outputs<S: StateStore>(store: &S) {
 }
 
 /// Both records are written or none, and only once.
-async fn submission<S: StateStore>(store: &S) {
+async fn submission(store: &dyn StateStore) {
     let (order, task) = pair("submission", 0);
     assert_eq!(store.load(&task.id).await.unwrap(), None);
     assert_eq!(store.order(&task).await.unwrap(), None);
@@ -57,7 +57,7 @@ async fn submission<S: StateStore>(store: &S) {
 }
 
 /// I7 of the protocol: of many submissions under one id one is new.
-async fn many_submissions<S: StateStore>(store: &S) {
+async fn many_submissions(store: &dyn StateStore) {
     let (order, task) = pair("many-submissions", 0);
     let all = join_all((0..8).map(|_| store.create(&order, &task))).await;
     let (new, other): (Vec<_>, Vec<_>) = all.into_iter().partition(|a| matches!(a, Ok(Created::New)));
@@ -67,7 +67,7 @@ async fn many_submissions<S: StateStore>(store: &S) {
 }
 
 /// A save is applied only to the version that it read, and otherwise returns the stored task.
-async fn saves<S: StateStore>(store: &S) {
+async fn saves(store: &dyn StateStore) {
     let (order, task) = pair("saves", 0);
     assert_eq!(store.save(&next(&task, "early"), 0).await.unwrap(), Saved::Conflict(None));
     store.create(&order, &task).await.unwrap();
@@ -81,7 +81,7 @@ async fn saves<S: StateStore>(store: &S) {
 }
 
 /// Of many saves at one version one is applied.
-async fn many_saves<S: StateStore>(store: &S) {
+async fn many_saves(store: &dyn StateStore) {
     let (order, task) = pair("many-saves", 0);
     store.create(&order, &task).await.unwrap();
     let tries: Vec<_> = (0..16).map(|n| next(&task, &format!("s{n}"))).collect();
@@ -93,7 +93,7 @@ async fn many_saves<S: StateStore>(store: &S) {
 
 /// Records that are requested together are answered one by one, in order: more than fit into one request, repeated
 /// ones, and missing ones.
-async fn many_reads<S: StateStore>(store: &S) {
+async fn many_reads(store: &dyn StateStore) {
     let pairs: Vec<_> = (0..130).map(|n| pair(&format!("read-{n}"), 6)).collect();
     for (order, task) in pairs.iter().step_by(2) {
         store.create(order, task).await.unwrap();
@@ -120,7 +120,7 @@ async fn many_reads<S: StateStore>(store: &S) {
 }
 
 /// I8 of the protocol: an older leader's write never applies after a newer leader's.
-async fn older_tokens<S: StateStore>(store: &S) {
+async fn older_tokens(store: &dyn StateStore) {
     let (order, task) = pair("older-tokens", 4);
     store.create(&order, &task).await.unwrap();
     let newer = Task { lease_token: 7, ..next(&task, "newer") };
@@ -134,7 +134,7 @@ async fn older_tokens<S: StateStore>(store: &S) {
 }
 
 /// Rearming changes only the due time, and only at its version.
-async fn rearming<S: StateStore>(store: &S) {
+async fn rearming(store: &dyn StateStore) {
     let (order, task) = pair("rearming", 5);
     store.rearm(&task, Some(at(1)), 1).await.unwrap();
     assert_eq!(store.load(&task.id).await.unwrap(), None, "what is not there is not made by it");
@@ -153,7 +153,7 @@ async fn rearming<S: StateStore>(store: &S) {
 }
 
 /// Everything of a shard that is due, over pages of two.
-async fn walk<S: StateStore>(store: &S, shard: u16, now: Timestamp) -> Vec<String> {
+async fn walk(store: &dyn StateStore, shard: u16, now: Timestamp) -> Vec<String> {
     let (mut ids, mut cursor) = (Vec::new(), None);
     loop {
         let page = store.due(shard, now, 2, cursor.as_deref()).await.unwrap();
@@ -167,7 +167,7 @@ async fn walk<S: StateStore>(store: &S, shard: u16, now: Timestamp) -> Vec<Strin
 }
 
 /// The due index pages through what is due, most overdue first.
-async fn due_index<S: StateStore>(store: &S) {
+async fn due_index(store: &dyn StateStore) {
     const SHARD: u16 = 9;
     let mut all = Vec::new();
     for n in [4, 1, 3, 0, 2, 9] {
@@ -204,7 +204,7 @@ async fn due_index<S: StateStore>(store: &S) {
 }
 
 /// A definition is kept under its hash.
-async fn definitions<S: StateStore>(store: &S) {
+async fn definitions(store: &dyn StateStore) {
     let workflow = workflow();
     assert_eq!(store.workflow(&workflow.hash()).await.unwrap(), None);
     for _ in 0..2 {
@@ -214,7 +214,7 @@ async fn definitions<S: StateStore>(store: &S) {
 }
 
 /// A task that waits for a person is found until it no longer waits.
-pub async fn attention<S: StateStore + AttentionIndex>(store: &S) {
+pub async fn attention(store: &dyn StateStore) {
     let (order, task) = pair("attention", 0);
     store.create(&order, &task).await.unwrap();
     let found = async || store.attention(10, None).await.unwrap().ids;
@@ -239,7 +239,7 @@ pub async fn attention<S: StateStore + AttentionIndex>(store: &S) {
 
 /// The state of agents and queues is kept entry by entry, in a store that several programs share. `pause` pauses an
 /// agent, or resumes it.
-pub async fn agents<S: StateStore>(store: &S, pause: impl AsyncFn(&str, Option<&Pause>) -> Result<(), Error>) {
+pub async fn agents(store: &dyn StateStore, pause: impl AsyncFn(&str, Option<&Pause>) -> Result<(), Error>) {
     assert_eq!(store.agents().await.unwrap(), Agents::default());
     let paused = |by: &str| Pause { by: by.into(), reason: "reason".into(), since: at(1) };
     let wait = |ms: i64| Waits::from([("tenant".to_owned(), Wait { ms, at: at(2) })]);
@@ -276,7 +276,7 @@ pub async fn agents<S: StateStore>(store: &S, pause: impl AsyncFn(&str, Option<&
 }
 
 /// In a store with DynamoDB's limits, an order near the limit of an item is stored, and one beyond it is refused.
-pub async fn sizes<S: StateStore>(store: &S) {
+pub async fn sizes(store: &dyn StateStore) {
     let (order, task) = pair("large", 0);
     let large = |bytes: usize| Order { input: json!("x".repeat(bytes)), ..order.clone() };
     let refused = store.create(&large(400 * 1024), &task).await;

@@ -7,10 +7,9 @@ use operator::Operator;
 use serde_json::{Value, json};
 use shared::order::DEFAULT_TENANT;
 use shared::order::Id;
-use shared::ports::StateStore;
 use std::cell::OnceCell;
 use std::sync::Arc;
-use stepwarden_aws::{Clients, Config, SqsMessenger, engine, schema, wall_clock};
+use stepwarden_aws::{Clients, Config, engine, schema, wall_clock};
 use stepwarden_embedded::{Endpoints, Options};
 use submit::Submit;
 
@@ -22,7 +21,7 @@ const ACME_ORDER: &str = "ord_pzj2916ksgd269zzft9h6cndvv";
 struct World {
     runtime: tokio::runtime::Runtime,
     endpoints: Endpoints,
-    submit: Submit<stepwarden_aws::DynamoStore, SqsMessenger>,
+    submit: Submit,
     operator: Operator,
 }
 
@@ -52,7 +51,7 @@ impl World {
             (engine, workflows)
         });
         let submit = Submit {
-            engine: Arc::clone(&engine),
+            engine: Arc::clone(&engine.engine),
             workflows,
             reply_queues: config.reply_queues.clone(),
             shards: config.shards,

@@ -3,15 +3,10 @@
 //!
 //! `FUZZ=n` mutates each input n times; `SEED=n` chooses other mutations.
 
+use crate::env;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use stepwarden_fuzz::TARGETS;
-
-fn env(name: &str, default: u64) -> u64 {
-    let Some(text) = std::env::var_os(name) else { return default };
-    let number = text.to_str().and_then(|text| text.parse().ok());
-    number.unwrap_or_else(|| panic!("{name}={}: write a whole number", text.display()))
-}
 
 fn corpus(target: &str) -> Vec<Vec<u8>> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(target);

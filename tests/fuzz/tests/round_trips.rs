@@ -3,6 +3,7 @@
 //!
 //! `ROUNDS=n` draws n values of each kind; `SEED=n` draws other values.
 
+use crate::env;
 use fastrand::Rng;
 use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
@@ -27,12 +28,6 @@ use shared::workflow::file::{Known, parse};
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use stepwarden_aws::item;
-
-fn env(name: &str, default: u64) -> u64 {
-    let Some(text) = std::env::var_os(name) else { return default };
-    let number = text.to_str().and_then(|text| text.parse().ok());
-    number.unwrap_or_else(|| panic!("{name}={}: write a whole number", text.display()))
-}
 
 /// Draws values. All fields of a record are drawn, so that a field that is lost on the way is noticed.
 struct Draw(Rng);

@@ -1,6 +1,7 @@
 //! Every state comes to its end: what is lost is made good, and the sweep alone is enough.
 
-use super::{Hand, MAX_DRAIN, Msg, Owed, SKEW, State, World, now};
+use super::{Hand, MAX_DRAIN, Msg, Owed, State, World, now};
+use crate::common::SKEW;
 use jiff::Timestamp;
 use serde_json::json;
 use shared::decision::{Decision, Event, Kept};

@@ -1,6 +1,7 @@
 //! The rules that no save may break, whichever process made it.
 
-use super::{Flow, KEYS, NO, SKEW, State, World, now};
+use super::{Flow, KEYS, NO, State, World, now};
+use crate::common::SKEW;
 use jiff::SignedDuration;
 use shared::message::{Notice, NoticeKind};
 use shared::step::{self, Direction};

@@ -5,20 +5,20 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::Service;
 
-/// A kind of fault as it is counted.
+/// A fault that a service showed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fault {
-    /// `transient` or `undo_transient`, answered 503.
+    /// `transient` or `undo_transient`, answered 503: nothing is carried out.
     Unavailable,
-    /// `transient` or `undo_transient`, answered 429.
+    /// `transient` or `undo_transient`, answered 429 with `Retry-After: 1`: nothing is carried out.
     Throttled,
-    /// `slow`.
+    /// `slow`: the call is carried out after a delay.
     Slow,
-    /// `hang`.
+    /// `hang`: nothing is carried out, and there is no answer.
     Hang,
-    /// `lost_answer`.
+    /// `lost_answer`: the call is carried out; then the connection is cut, or there is no answer.
     LostAnswer,
-    /// `after_deadline`.
+    /// `after_deadline`: the call is carried out, and answered after the deadline.
     AfterDeadline,
     /// `permanent`: each answer "declined", including repeated ones.
     Permanent,
@@ -36,8 +36,6 @@ pub type Counts = BTreeMap<Service, ServiceCounts>;
 pub struct ServiceCounts {
     /// Well-formed forward calls, faulty ones included.
     pub calls: u64,
-    /// Well-formed undo calls, faulty ones included.
-    pub undo_calls: u64,
     /// Effects applied.
     pub applied: u64,
     /// Effects taken back.
@@ -48,8 +46,6 @@ pub struct ServiceCounts {
     pub replays: u64,
     /// Forward calls refused because their key was undone.
     pub refused_undone: u64,
-    /// Calls refused because their key was sent before with another body.
-    pub refused_reused: u64,
     /// Faults shown, by kind.
     pub faults: BTreeMap<Fault, u64>,
 }

@@ -16,39 +16,16 @@ pub(crate) enum Direction {
 
 /// What happens to one call on its way, whatever the service decides about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Disruption {
-    /// 503, nothing carried out.
-    Unavailable,
-    /// 429 with `Retry-After: 1`, nothing carried out.
-    Throttled,
-    /// Carried out after a delay.
-    Slow,
-    /// Nothing carried out, no answer.
-    Hang,
-    /// Carried out, then the connection is cut.
-    AnswerCut,
-    /// Carried out, no answer.
-    AnswerHangs,
-    /// Carried out, answered after the deadline.
-    AfterDeadline,
+pub(crate) struct Disruption {
+    pub(crate) fault: Fault,
+    /// Of a lost answer: the connection is cut, or else there is no answer.
+    pub(crate) is_cut: bool,
 }
 
 impl Disruption {
     /// Whether only its answer is disrupted.
     pub(crate) fn is_carried_out_at_once(self) -> bool {
-        matches!(self, Disruption::AnswerCut | Disruption::AnswerHangs | Disruption::AfterDeadline)
-    }
-
-    /// The kind it is counted as.
-    pub(crate) fn fault(self) -> Fault {
-        match self {
-            Disruption::Unavailable => Fault::Unavailable,
-            Disruption::Throttled => Fault::Throttled,
-            Disruption::Slow => Fault::Slow,
-            Disruption::Hang => Fault::Hang,
-            Disruption::AnswerCut | Disruption::AnswerHangs => Fault::LostAnswer,
-            Disruption::AfterDeadline => Fault::AfterDeadline,
-        }
+        matches!(self.fault, Fault::LostAnswer | Fault::AfterDeadline)
     }
 }
 
@@ -64,18 +41,18 @@ pub(crate) fn disruption(call: &Call, number: u64) -> Option<Disruption> {
     };
     let variant = unit(call, b"variant", number);
     let kinds = [
-        (transient, if variant < THROTTLED_SHARE { Disruption::Throttled } else { Disruption::Unavailable }),
-        (faults.slow, Disruption::Slow),
-        (faults.hang, Disruption::Hang),
-        (faults.lost_answer, if variant < 0.5 { Disruption::AnswerCut } else { Disruption::AnswerHangs }),
-        (faults.after_deadline, Disruption::AfterDeadline),
+        (transient, if variant < THROTTLED_SHARE { Fault::Throttled } else { Fault::Unavailable }),
+        (faults.slow, Fault::Slow),
+        (faults.hang, Fault::Hang),
+        (faults.lost_answer, Fault::LostAnswer),
+        (faults.after_deadline, Fault::AfterDeadline),
     ];
     let drawn = unit(call, b"call", number);
     let mut upto = 0.0;
-    for (rate, disruption) in kinds {
+    for (rate, fault) in kinds {
         upto += rate;
         if drawn < upto {
-            return Some(disruption);
+            return Some(Disruption { fault, is_cut: variant < 0.5 });
         }
     }
     None
@@ -148,27 +125,21 @@ mod tests {
 
     #[test]
     fn rates_are_met_and_seeds_differ() {
-        use Disruption::*;
+        use Fault::*;
         let none = ServiceFaults::default;
         let faults =
             ServiceFaults { transient: 0.2, slow: 0.1, hang: 0.1, lost_answer: 0.1, after_deadline: 0.1, ..none() };
-        let draws = |seed, faults: &ServiceFaults| -> Vec<Option<Disruption>> {
-            calls(seed, faults).iter().map(|call| disruption(call, 1)).collect()
+        let draws = |seed, faults: &ServiceFaults| -> Vec<Option<Fault>> {
+            calls(seed, faults).iter().map(|call| Some(disruption(call, 1)?.fault)).collect()
         };
         let first = draws(1, &faults);
         assert_eq!(first, draws(1, &faults));
         assert_ne!(first, draws(2, &faults));
-        let rates = [
-            (&[Unavailable][..], 0.15),
-            (&[Throttled], 0.05),
-            (&[Slow], 0.1),
-            (&[Hang], 0.1),
-            (&[AnswerCut, AnswerHangs], 0.1),
-            (&[AfterDeadline], 0.1),
-        ];
-        for (kinds, rate) in rates {
-            let got = first.iter().flatten().filter(|got| kinds.contains(got)).count() as f64 / first.len() as f64;
-            assert!((got - rate).abs() < 0.015, "{kinds:?}: {got}, not {rate}");
+        let rates =
+            [(Unavailable, 0.15), (Throttled, 0.05), (Slow, 0.1), (Hang, 0.1), (LostAnswer, 0.1), (AfterDeadline, 0.1)];
+        for (fault, rate) in rates {
+            let got = first.iter().filter(|got| **got == Some(fault)).count() as f64 / first.len() as f64;
+            assert!((got - rate).abs() < 0.015, "{fault:?}: {got}, not {rate}");
         }
         let failing = calls(1, &ServiceFaults { permanent: 0.3, ..none() });
         assert!((2_800..3_200).contains(&failing.iter().filter(|call| key_fails(call)).count()));

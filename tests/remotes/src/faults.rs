@@ -68,24 +68,19 @@ impl Default for ServiceFaults {
     }
 }
 
-/// Settings that were refused; the text says what to write instead.
+/// Settings or a name that were refused; the text says what to write instead.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct BadFaults(pub String);
+pub struct Mistake(pub String);
 
 impl Faults {
-    /// No faults at all.
-    pub fn none() -> Self {
-        Self::default()
-    }
-
     /// The settings of one service; no faults if it is not listed.
     pub fn of(&self, service: Service) -> ServiceFaults {
         self.services.get(&service).cloned().unwrap_or_default()
     }
 
     /// Errors if a service's settings are refused; see [`ServiceFaults::validate`].
-    pub fn validate(&self) -> Result<(), BadFaults> {
+    pub fn validate(&self) -> Result<(), Mistake> {
         self.services.iter().try_for_each(|(&service, faults)| faults.validate(service))
     }
 
@@ -104,16 +99,16 @@ const ROUNDING: f64 = 1e-9;
 impl ServiceFaults {
     /// Errors if a rate is outside 0 to 1, if the rates that can meet one call add up to more than 1, or if `slow_ms`
     /// exceeds [`DELAY_MAX_MS`].
-    pub fn validate(&self, service: Service) -> Result<(), BadFaults> {
+    pub fn validate(&self, service: Service) -> Result<(), Mistake> {
         for (name, rate) in self.rates() {
             if !(0.0..=1.0).contains(&rate) {
-                return Err(BadFaults(format!(
+                return Err(Mistake(format!(
                     "`{service}.{name}` is {rate}; write a share of calls from 0 to 1, such as 0.05"
                 )));
             }
         }
         if self.slow_ms > DELAY_MAX_MS {
-            return Err(BadFaults(format!(
+            return Err(Mistake(format!(
                 "`{service}.slow_ms` is {}; write at most {DELAY_MAX_MS} milliseconds",
                 self.slow_ms
             )));
@@ -127,7 +122,7 @@ impl ServiceFaults {
         for (own, sum) in sums {
             let sum = either + sum;
             if sum > 1.0 + ROUNDING {
-                return Err(BadFaults(format!(
+                return Err(Mistake(format!(
                     "the rates `{own}`, {both_ways} of `{service}` add up to {sum:.3}; \
                      lower them until they add up to at most 1"
                 )));

@@ -27,7 +27,7 @@ const HEAD: &str = "stepwarden remotes 1\n";
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The directory or the file cannot be used.
-    #[error("preparing `{path}`")]
+    #[error("cannot use {}: {source}", path.display())]
     Prepare {
         /// The directory, or the file.
         path: PathBuf,
@@ -35,7 +35,11 @@ pub enum OpenError {
         source: io::Error,
     },
     /// The file is damaged.
-    #[error("`{path}` is damaged: {reason}")]
+    #[error(
+        "the file {} is damaged ({reason}): restore it, with the file beside it, from a backup; or use --accept-loss, \
+         which continues with what is left and keeps a copy",
+        path.display()
+    )]
     Damaged {
         /// The file.
         path: PathBuf,

@@ -24,8 +24,8 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use crate::check::{Expected, Report};
-use crate::faults::{BadFaults, Faults, ServiceFaults};
-use crate::service::{Service, UnknownService};
+use crate::faults::{Faults, Mistake, ServiceFaults};
+use crate::service::Service;
 use crate::{Entry, Remotes};
 
 /// Maximum number of bytes of a request body.
@@ -251,15 +251,9 @@ impl From<BytesRejection> for Problem {
     }
 }
 
-impl From<UnknownService> for Problem {
-    fn from(unknown: UnknownService) -> Self {
-        Self::bad_request(unknown.to_string())
-    }
-}
-
-impl From<BadFaults> for Problem {
-    fn from(bad: BadFaults) -> Self {
-        Self::bad_request(bad.to_string())
+impl From<Mistake> for Problem {
+    fn from(mistake: Mistake) -> Self {
+        Self::bad_request(mistake.0)
     }
 }
 

@@ -24,7 +24,6 @@ mod http;
 mod rules;
 mod service;
 
-use std::fmt;
 use std::future::Future;
 use std::io;
 use std::path::Path;
@@ -34,16 +33,17 @@ use tokio::net::TcpListener;
 
 pub use check::{Expected, Kind, Report, Violation};
 pub use counts::{Counts, Fault, ServiceCounts};
-pub use faults::{BadFaults, Faults, ServiceFaults};
+pub use faults::{Faults, Mistake, ServiceFaults};
 pub use file::{FILE_NAME, OpenError, accept_loss, examine};
 pub use http::{BODY_MAX, KEY_MAX};
 pub use rules::Entry;
-pub use service::{Service, UnknownService};
+pub use service::Service;
 
 /// The four services behind one listener. Clones share them.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Remotes(Arc<Inner>);
 
+#[derive(Debug)]
 struct Inner {
     ledger: Mutex<file::Ledger>,
     faults: RwLock<Arc<Faults>>,
@@ -69,12 +69,12 @@ impl Remotes {
     }
 
     /// Replaces all settings, from the next call on. Errors as [`Faults::validate`], changing nothing.
-    pub fn set_faults(&self, faults: Faults) -> Result<(), BadFaults> {
+    pub fn set_faults(&self, faults: Faults) -> Result<(), Mistake> {
         self.change_faults(|current| *current = faults)
     }
 
     /// Replaces the settings of one service. Errors as [`Faults::validate`], changing nothing.
-    pub fn set_service_faults(&self, service: Service, faults: ServiceFaults) -> Result<(), BadFaults> {
+    pub fn set_service_faults(&self, service: Service, faults: ServiceFaults) -> Result<(), Mistake> {
         self.change_faults(|current| {
             current.services.insert(service, faults);
         })
@@ -117,18 +117,12 @@ impl Remotes {
         Arc::clone(&self.0.faults.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn change_faults(&self, change: impl FnOnce(&mut Faults)) -> Result<(), BadFaults> {
+    fn change_faults(&self, change: impl FnOnce(&mut Faults)) -> Result<(), Mistake> {
         let mut current = self.0.faults.write().unwrap_or_else(PoisonError::into_inner);
         let mut changed = (**current).clone();
         change(&mut changed);
         changed.validate()?;
         *current = Arc::new(changed);
         Ok(())
-    }
-}
-
-impl fmt::Debug for Remotes {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Remotes").finish_non_exhaustive()
     }
 }

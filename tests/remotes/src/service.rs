@@ -5,6 +5,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::faults::Mistake;
+
 /// One remote service. In JSON and in URLs its name in lower case: `inventory`, `fraud`, `payment`, `shipping`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -23,9 +25,6 @@ impl Service {
     /// Every service, in the order of the reference workflow.
     pub const ALL: [Service; 4] = [Service::Inventory, Service::Fraud, Service::Payment, Service::Shipping];
 
-    /// The services whose effect an undo takes back: all but `fraud`.
-    pub const UNDOABLE: [Service; 3] = [Service::Inventory, Service::Payment, Service::Shipping];
-
     /// The name in URLs and JSON.
     pub fn name(self) -> &'static str {
         match self {
@@ -38,7 +37,7 @@ impl Service {
 
     /// Whether an undo has something to take back.
     pub fn is_undoable(self) -> bool {
-        Self::UNDOABLE.contains(&self)
+        self != Service::Fraud
     }
 
     /// Its place in [`Service::ALL`].
@@ -53,15 +52,12 @@ impl fmt::Display for Service {
     }
 }
 
-/// No service has this name.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no service is named `{0}`; write `inventory`, `fraud`, `payment` or `shipping`")]
-pub struct UnknownService(pub String);
-
 impl FromStr for Service {
-    type Err = UnknownService;
+    type Err = Mistake;
 
-    fn from_str(name: &str) -> Result<Self, UnknownService> {
-        Self::ALL.into_iter().find(|service| service.name() == name).ok_or_else(|| UnknownService(name.to_owned()))
+    fn from_str(name: &str) -> Result<Self, Mistake> {
+        Self::ALL.into_iter().find(|service| service.name() == name).ok_or_else(|| {
+            Mistake(format!("no service is named `{name}`; write `inventory`, `fraud`, `payment` or `shipping`"))
+        })
     }
 }

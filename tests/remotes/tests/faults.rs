@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::common::{PATIENCE, send, send_in_vain, serve};
+use crate::common::{PATIENCE, once, send, send_in_vain, serve};
 use jiff::Timestamp;
 use reqwest::StatusCode;
 use serde_json::json;
@@ -51,13 +51,7 @@ async fn a_slow_call_lands_even_when_its_client_has_left() {
     let left = served.apply_request("inventory", "k2", "o-2").timeout(Duration::from_millis(40));
     assert!(left.send().await.unwrap_err().is_timeout());
     assert_eq!(served.remotes.order_ledger("o-2").unwrap()[0].applied_at, None);
-    for _ in 0..100 {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-        if served.remotes.order_ledger("o-2").unwrap()[0].applied_at.is_some() {
-            return;
-        }
-    }
-    panic!("never landed");
+    once(|| served.remotes.order_ledger("o-2").unwrap()[0].applied_at.is_some()).await;
 }
 
 #[tokio::test]
@@ -65,9 +59,7 @@ async fn a_slow_call_that_lands_after_its_undo_is_not_applied() {
     let served = serve(None).await;
     served.faults(Service::Payment, ServiceFaults { slow: 1.0, slow_ms: 150, ..none() });
     let late = tokio::spawn(send(served.apply_request("payment", "k", "o-1")));
-    while served.remotes.counts()[&Service::Payment].faults.is_empty() {
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
+    once(|| !served.remotes.counts()[&Service::Payment].faults.is_empty()).await;
     served.faults(Service::Payment, none());
     assert_eq!(served.undo("payment", "u", "o-1", "k").await.body, json!({"undone": false}));
     assert_eq!(late.await.unwrap().code(), "undone");
@@ -112,9 +104,7 @@ async fn an_answer_after_the_deadline_comes_after_it_with_the_effect_applied() {
         .apply_request("payment", "k", "o-1")
         .header("Complete-By", complete_by.strftime("%Y-%m-%dT%H:%M:%S.%3fZ").to_string());
     let call = tokio::spawn(send(call));
-    while served.remotes.order_ledger("o-1").unwrap().is_empty() {
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
+    once(|| !served.remotes.order_ledger("o-1").unwrap().is_empty()).await;
     let applied_at = served.remotes.order_ledger("o-1").unwrap()[0].applied_at.unwrap();
     assert!(applied_at < complete_by);
     assert_eq!(call.await.unwrap().status, StatusCode::OK);
@@ -256,9 +246,7 @@ async fn a_shutdown_neither_waits_for_calls_that_hang_nor_answers_before_the_dea
         served.faults(Service::Payment, faults);
         let waiting = served.apply_request("payment", "k", "o-1").timeout(Duration::from_secs(20));
         let waiting = tokio::spawn(waiting.send());
-        while served.remotes.counts()[&Service::Payment].faults.is_empty() {
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
+        once(|| !served.remotes.counts()[&Service::Payment].faults.is_empty()).await;
         let start = Instant::now();
         served.stop().await;
         assert!(waiting.await.unwrap().is_err());

@@ -92,6 +92,7 @@ async fn the_check_finds_a_double_effect_with_different_keys() {
 #[tokio::test]
 async fn the_check_finds_what_is_missing_left_unexpected_or_unknown() {
     let served = serve(None).await;
+    // The same key at another service is another key.
     served.apply("inventory", "k", "o-1").await;
     served.apply("fraud", "k", "o-1").await;
     served.undo("payment", "u", "o-2", "k2").await;

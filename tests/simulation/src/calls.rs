@@ -5,7 +5,6 @@ use crate::node::Node;
 use crate::people;
 use crate::port::{Faulty, direction};
 use crate::queues::wait_ms;
-use crate::services::Answer;
 use crate::worker;
 use crate::world::World;
 use agent::{Agent, AgentError, Call};
@@ -30,7 +29,6 @@ pub struct SimulatedAgent {
 }
 
 impl SimulatedAgent {
-    #[must_use]
     pub fn new(name: &str, world: &Arc<World>, node: &Arc<Node>) -> Self {
         Self { name: name.to_owned(), world: Arc::clone(world), node: Arc::clone(node) }
     }
@@ -50,12 +48,12 @@ impl SimulatedAgent {
             });
             return Err(AgentError::Stopped { why: "its reply is sent as the history has it".into() });
         }
+        let refusal = match request.direction {
+            Direction::Do => Class::RemotePermanent,
+            Direction::Undo => Class::UndoRefused,
+        };
         if request.heartbeat.is_some() {
-            let class = match request.direction {
-                Direction::Do => Class::RemotePermanent,
-                Direction::Undo => Class::UndoRefused,
-            };
-            let refuses = world.fires(class, &site).is_some();
+            let refuses = world.fires(refusal, &site).is_some();
             tokio::spawn(worker::work(Arc::clone(world), Arc::clone(&self.node), request.clone(), refuses));
             return Err(AgentError::Stopped { why: "a program has it that outlives this process".into() });
         }
@@ -91,11 +89,7 @@ impl SimulatedAgent {
         } else if request.direction == Direction::Undo && world.does_undo_fail(&what) {
             fails = Some(None);
         }
-        let class = match request.direction {
-            Direction::Do => Class::RemotePermanent,
-            Direction::Undo => Class::UndoRefused,
-        };
-        let refuses = fails.is_none() && world.fires(class, &site).is_some();
+        let refuses = fails.is_none() && world.fires(refusal, &site).is_some();
         let is_not_yet = fails.is_none()
             && world.polls(&request.step, request.direction)
             && world.fires(Class::NotYet, &site).is_some();
@@ -109,13 +103,7 @@ impl SimulatedAgent {
         tokio::spawn(async move {
             wait_ms(out).await;
             let result = match fails {
-                Some(retry_after) => Err(AgentError::Transient {
-                    error: "503".into(),
-                    said: None,
-                    status: Some(503),
-                    retry_after,
-                    is_unwell: true,
-                }),
+                Some(retry_after) => Err(unwell(503, "503", retry_after)),
                 None => {
                     let answer = match network.plan.script.clone() {
                         None if accepted.is_some() => {
@@ -124,10 +112,7 @@ impl SimulatedAgent {
                             Err(AgentError::Accepted { output: json!({ "accepted": true }) })
                         }
                         None if is_not_yet => Err(AgentError::NotYet { why: "nothing yet".into() }),
-                        None => match network.serve(&request, refuses) {
-                            Answer::Done(output) => Ok(output),
-                            Answer::Refused(error) => Err(AgentError::Refused { error, status: 409, answer: None }),
-                        },
+                        None => network.serve(&request, refuses),
                         Some(script) => match network.serve_by(&script, &request, refuses).await {
                             Some(answer) => answer,
                             None => return std::future::pending().await,
@@ -135,13 +120,7 @@ impl SimulatedAgent {
                     };
                     network.trace(format_args!("remote {what} {}: {answer:?}", request.attempt));
                     match answer {
-                        Ok(_) if lies => Err(AgentError::Transient {
-                            error: "500 after it was done".into(),
-                            said: None,
-                            status: Some(500),
-                            retry_after: None,
-                            is_unwell: true,
-                        }),
+                        Ok(_) if lies => Err(unwell(500, "500 after it was done", None)),
                         answer => answer,
                     }
                 }
@@ -154,6 +133,10 @@ impl SimulatedAgent {
         });
         answered.await.unwrap_or(Err(AgentError::unavailable("cut off")))
     }
+}
+
+fn unwell(status: u16, error: &str, retry_after: Option<SignedDuration>) -> AgentError {
+    AgentError::Transient { error: error.into(), said: None, status: Some(status), retry_after, is_unwell: true }
 }
 
 impl Agent for SimulatedAgent {

@@ -19,13 +19,11 @@ macro_rules! classes {
             pub const ALL: &[Self] = &[$(Self::$name,)*];
 
             /// The name in reports and keys.
-            #[must_use]
             pub fn name(self) -> &'static str {
                 match self { $(Self::$name => $text,)* }
             }
 
             /// The usual share of decisions at which it happens, from 0 to 1.
-            #[must_use]
             pub fn usual_rate(self) -> f64 {
                 match self { $(Self::$name => $rate,)* }
             }
@@ -106,6 +104,7 @@ classes! {
     UndoFails = "undo-fails", 0.25;
     /// The undo of a step is refused once, apparently permanently.
     UndoRefused = "undo-refused", 0.1;
+    // From here on: what people do, and what the workload is.
     /// Somebody cancels an order.
     Cancel = "cancel", 0.15;
     /// Somebody resubmits an order as soon as it is in Error.
@@ -146,33 +145,8 @@ classes! {
 
 impl Class {
     /// Whether it is a person's act or a part of the workload rather than a fault of the platform.
-    #[must_use]
     pub fn is_act(self) -> bool {
-        use Class::{
-            Accepted, Bulk, Cancel, EventAtAnyTime, MarkDone, Migrate, MoreOrders, NotYet, PauseAgent, PauseOrder,
-            Poison, Resubmit, ResubmitEdited, RetryNow, RunAgain, Skip, UndoAsked, WorkflowChange,
-        };
-        matches!(
-            self,
-            Accepted
-                | Bulk
-                | Cancel
-                | EventAtAnyTime
-                | MarkDone
-                | Migrate
-                | MoreOrders
-                | NotYet
-                | PauseAgent
-                | PauseOrder
-                | Poison
-                | Resubmit
-                | ResubmitEdited
-                | RetryNow
-                | RunAgain
-                | Skip
-                | UndoAsked
-                | WorkflowChange
-        )
+        self >= Self::Cancel
     }
 }
 
@@ -201,7 +175,6 @@ pub struct Fired {
 
 impl Fired {
     /// Its key.
-    #[must_use]
     pub fn key(&self) -> String {
         format!("{}@{}", self.class, self.site)
     }
@@ -213,7 +186,6 @@ pub struct Draw(u64);
 
 impl Draw {
     /// The draw of a seed and a name.
-    #[must_use]
     pub fn of(seed: u64, name: &str) -> Self {
         Self(mix(hash(name.as_bytes()) ^ mix(seed)))
     }
@@ -269,7 +241,6 @@ pub enum Allowed {
 
 impl Allowed {
     /// None at all.
-    #[must_use]
     pub fn none() -> Self {
         Self::Only(Arc::default())
     }
@@ -300,7 +271,6 @@ pub struct Dice {
 
 impl Dice {
     /// Dice that draw each class at its rate in `rates`; a class without a rate never happens.
-    #[must_use]
     pub fn new(seed: u64, rates: BTreeMap<Class, f64>, allowed: Allowed) -> Self {
         Self { seed, rates, allowed, state: Mutex::default() }
     }
@@ -329,7 +299,6 @@ impl Dice {
     }
 
     /// Numbers for an event that always happens here; they differ each time.
-    #[must_use]
     pub fn draw(&self, site: &str) -> Draw {
         let place = hash(site.as_bytes());
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -344,7 +313,6 @@ impl Dice {
     }
 
     /// What has happened so far, in order.
-    #[must_use]
     pub fn fired(&self) -> Vec<Fired> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).fired.clone()
     }

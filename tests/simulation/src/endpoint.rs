@@ -8,9 +8,9 @@ use crate::Defect;
 use crate::dice::Class;
 use crate::history::Rule;
 use crate::node::Node;
-use crate::port::{BUS, Parcel, Route, arrive, refuse};
+use crate::port::{BUS, Parcel, arrive, is_refused, refuse};
 use crate::queues::wait_ms;
-use crate::world::World;
+use crate::world::{World, lock};
 use aws_sdk_sqs::config::retry::RetryPartition;
 use aws_smithy_runtime_api::client::http::{HttpConnector, HttpConnectorFuture, SharedHttpConnector, http_client_fn};
 use aws_smithy_runtime_api::client::orchestrator::{HttpRequest, HttpResponse};
@@ -22,7 +22,7 @@ use shared::message::Effect;
 use shared::ports::{Error, Messenger};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use stepwarden_aws::messenger::EVENT_SOURCE;
 use stepwarden_aws::{Clients, SqsMessenger};
 use tokio::sync::oneshot;
@@ -71,7 +71,6 @@ impl Mishap {
     ];
 
     /// The name in reports.
-    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::MessagesInPart => "messages taken in part",
@@ -335,7 +334,7 @@ impl Endpoint {
             None => self.attempt(&asked, body, &site, &parcels),
         };
         let refused: BTreeSet<usize> = match mishap {
-            None if is_done => (0..parcels.len()).filter(|n| self.refuses(&sending.queue, &parcels[*n])).collect(),
+            None if is_done => (0..parcels.len()).filter(|n| is_refused(world, &sending.queue, &parcels[*n])).collect(),
             _ => BTreeSet::new(),
         };
         if !refused.is_empty() && refused.len() < parcels.len() {
@@ -420,15 +419,6 @@ impl Endpoint {
             Fate::Good
         }
     }
-
-    fn refuses(&self, queue: &str, parcel: &Parcel) -> bool {
-        let is_refused =
-            self.world.fires(Route::of(queue).refused(), &format!("{} to {queue}", parcel.label)).is_some();
-        if is_refused {
-            refuse(&self.world, parcel);
-        }
-        is_refused
-    }
 }
 
 fn json_response(status: u16, body: &Value) -> HttpResponse {
@@ -443,8 +433,4 @@ fn error(status: u16, kind: &str, message: &str) -> Result<HttpResponse, Connect
     // SQS's SDK recognises its errors by this header.
     response.headers_mut().insert("x-amzn-query-error", format!("{kind};Sender"));
     Ok(response)
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -124,7 +124,6 @@ impl Effects {
     }
 
     /// How often a step was applied, and how many of these effects remain.
-    #[must_use]
     pub fn of(&self, order: &Id, step: &str) -> (usize, usize) {
         let effects = self.list(order, step);
         (effects.len(), effects.iter().filter(|e| e.stands()).count())
@@ -159,7 +158,6 @@ pub struct History {
 
 impl History {
     /// An empty history of processes whose clocks are at most `skew` apart.
-    #[must_use]
     pub fn new(skew: SignedDuration) -> Self {
         Self { skew, ..Self::default() }
     }
@@ -184,20 +182,11 @@ impl History {
         self.observed.entry(task.id.clone()).or_default().insert((task.version, task.stamp.clone()));
     }
 
-    /// A notice reached its queue.
+    /// A notice reached its queue. One that is lost there counts as well: the system did its part, and only the order's
+    /// state shows the end.
     pub fn notice(&mut self, notice: &Notice) {
         let all = self.notices.entry(notice.order_id.clone()).or_default();
         all.push((notice.seq, notice.kind, notice.state));
-    }
-
-    /// A notice was taken by its queue and lost there. The system did its part; only the order's state shows the end.
-    pub fn notice_lost(&mut self, notice: &Notice) {
-        self.notice(notice);
-    }
-
-    /// An alert was taken by the bus and lost there: the order must be listed among those that wait for a person.
-    pub fn alert_lost(&mut self, alert: &AlertEvent) {
-        self.alert(alert);
     }
 
     /// The queue of a notice refused it.
@@ -205,13 +194,12 @@ impl History {
         *self.refused.entry((notice.order_id.clone(), notice.seq)).or_default() += 1;
     }
 
-    /// An alert reached the bus.
+    /// An alert reached the bus. If it is lost there, the order must be listed among those that wait for a person.
     pub fn alert(&mut self, alert: &AlertEvent) {
         self.alerts.entry(alert.order_id.clone()).or_default().insert(alert.version);
     }
 
     /// The order as it was saved last.
-    #[must_use]
     pub fn last(&self, id: &Id) -> Option<&Arc<Task>> {
         self.saves.get(id).and_then(|saves| saves.last()).map(|save| &save.task)
     }
@@ -227,7 +215,6 @@ impl History {
     }
 
     /// The first version of an order in a final state.
-    #[must_use]
     pub fn first_end(&self, id: &Id) -> Option<&Arc<Task>> {
         self.saves.get(id)?.iter().map(|save| &save.task).find(|task| task.process_state().is_final())
     }

@@ -33,15 +33,13 @@ mod worker;
 mod world;
 
 pub use dice::{Allowed, Class, Fired};
-pub use endpoint::Mishap;
 pub use plan::{Plan, workflows};
-pub use real::Trouble;
-pub use report::{Failure, Harm, Recovery, Report, broken, simulate};
+pub use report::{Failure, Harm, Recovery, Report, share_out, simulate};
 pub use retell::{Heard, Retelling, Retold, Tell, Telling, Word, retell};
 pub use script::{Played, REMIND, Said, Script, Scripted, Sending, Sent, UNDO, is_of, name_below, play};
 pub use shrink::{Small, shrink};
-pub use world::RunOptions;
 pub use world::run::{OrderRun, Run};
+pub use world::{CALLBACK, RunOptions};
 
 /// What a run is made of, for the tests of this package.
 pub mod parts {
@@ -104,7 +102,7 @@ impl Defect {
 pub const ADAPTER_EVERY: u64 = 20;
 
 /// Which workflows, over which store.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Settings {
     /// Each seed takes one of them.
     pub workflows: Vec<Arc<Workflow>>,

@@ -24,19 +24,6 @@ pub enum Role {
     Operator,
 }
 
-impl Role {
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Submit => "submit",
-            Self::Scheduler => "scheduler",
-            Self::Agent => "agent",
-            Self::Supervisor => "supervisor",
-            Self::Operator => "operator",
-        }
-    }
-}
-
 #[derive(Default)]
 struct Fate {
     dies_at: Option<Instant>,
@@ -54,14 +41,12 @@ pub struct Node {
 }
 
 impl Node {
-    #[must_use]
     pub fn new(role: Role, number: usize) -> Self {
-        let name = format!("{}-{number}", role.name());
+        let name = format!("{role:?}-{number}").to_lowercase();
         Self { role, name, life: AtomicU32::new(0), offset_ms: Arc::default(), fate: Mutex::default() }
     }
 
     /// Its name in this life; each life has a different one.
-    #[must_use]
     pub fn instance(&self) -> String {
         format!("{}.{}", self.name, self.life.load(Ordering::Relaxed))
     }
@@ -80,7 +65,6 @@ impl Node {
         world.trace(format_args!("{} begins, its clock is off by {offset} ms", self.instance()));
     }
 
-    #[must_use]
     pub fn clock(&self, world: &World) -> Clock {
         let (epoch, began, offset) = (world.plan.epoch, world.began, Arc::clone(&self.offset_ms));
         Arc::new(move || time_at(epoch, began, offset.load(Ordering::Relaxed)))

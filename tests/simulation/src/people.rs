@@ -3,14 +3,12 @@
 
 use crate::dice::{Class, Draw};
 use crate::history::Rule;
-use crate::node::Role;
 use crate::plan::{OrderPlan, Plan};
 use crate::port::{BUS, alert_in, post};
 use crate::queues::wait_ms;
 use crate::script::Sending;
-use crate::services::Answer;
 use crate::store::call;
-use crate::world::{Busy, CALLBACK, Knock, REPLY_QUEUE, World, id_of, key_of};
+use crate::world::{Busy, CALLBACK, Knock, REPLY_QUEUE, World, id_of, key_of, lock};
 use serde_json::{Value, json};
 use shared::again::Wish;
 use shared::control::Pause;
@@ -63,31 +61,25 @@ pub(crate) async fn submit_order(world: Arc<World>, order: OrderPlan) {
         return;
     }
     for attempt in 0.. {
-        let (answer, answered) = oneshot::channel();
-        let submits = [Role::Submit.name(), "-", &(attempt % 2).to_string()].concat();
-        let (out, back) = world.ways("client", &label);
-        wait_ms(out).await;
-        world.knock(&submits, Knock::Submit(key_of(&order), body.clone(), answer));
-        let answer = timeout(CLIENT_PATIENCE, answered).await;
-        wait_ms(back).await;
-        match answer {
-            Ok(Ok(Ok(id))) => {
+        let knock = |answer| Knock::Submit(key_of(&order), body.clone(), answer);
+        match ask_submit(&world, &label, attempt, CLIENT_PATIENCE, knock).await {
+            Some(Ok(id)) => {
                 world.trace(format_args!("client of {label}: accepted"));
                 if world.history().last(&id).is_none() {
                     world.wrong(Rule::Accepted, Some(id), "it was accepted but is not stored".into());
                 }
                 return;
             }
-            Ok(Ok(Err(problem))) if problem.status == 429 || problem.status >= 500 => {
+            Some(Err(problem)) if problem.status == 429 || problem.status >= 500 => {
                 world.trace(format_args!("client of {label}: {} {}", problem.status, problem.code));
                 let wait = problem.retry_after_s.map_or(1, u64::from);
                 sleep(Duration::from_secs(wait.min(60))).await;
             }
-            Ok(Ok(Err(problem))) if problem.code == "unknown_workflow" && world.was_retired() => {
+            Some(Err(problem)) if problem.code == "unknown_workflow" && world.was_retired() => {
                 world.trace(format_args!("client of {label}: the workflow is retired"));
                 sleep(Duration::from_secs(1)).await;
             }
-            Ok(Ok(Err(problem))) => {
+            Some(Err(problem)) => {
                 world.wrong(
                     Rule::Accepted,
                     Some(id_of(&order)),
@@ -95,12 +87,29 @@ pub(crate) async fn submit_order(world: Arc<World>, order: OrderPlan) {
                 );
                 return;
             }
-            Ok(Err(_)) | Err(_) => {
+            None => {
                 world.trace(format_args!("client of {label}: no answer"));
                 sleep(Duration::from_secs(1)).await;
             }
         }
     }
+}
+
+/// What one of submit's two processes, which take turns, answers to a client. `None`: nothing, in its time.
+pub(crate) async fn ask_submit<T>(
+    world: &World,
+    label: &str,
+    attempt: u64,
+    patience: Duration,
+    knock: impl FnOnce(oneshot::Sender<T>) -> Knock,
+) -> Option<T> {
+    let (answer, answered) = oneshot::channel();
+    let (out, back) = world.ways("client", label);
+    wait_ms(out).await;
+    world.knock(&format!("submit-{}", attempt % 2), knock(answer));
+    let answer = timeout(patience, answered).await;
+    wait_ms(back).await;
+    answer.ok()?.ok()
 }
 
 /// An input that every built-in check accepts.
@@ -226,16 +235,11 @@ async fn ask(world: &World, id: &Id, what: What, seen: Option<u64>) -> Outcome {
     }
 }
 
-/// When the faults end, in milliseconds: no person starts an act later.
-fn last_ms(world: &World) -> u64 {
-    u64::try_from(world.plan.faults_end.as_millis()).unwrap_or(u64::MAX / 2)
-}
-
 /// What people do to one order.
 pub(crate) async fn meddle(world: Arc<World>, order: OrderPlan) {
     let _busy = Busy::new(&world);
     let (id, label) = (id_of(&order), format!("o{}", order.number));
-    let most = last_ms(&world);
+    let most = world.plan.faults_end_ms();
     let mut acts = Vec::new();
     for class in [Class::Cancel, Class::UndoAsked, Class::RetryNow, Class::PauseOrder, Class::Migrate, Class::RunAgain]
     {
@@ -273,7 +277,13 @@ pub(crate) async fn meddle(world: Arc<World>, order: OrderPlan) {
             }
             Class::Migrate => migrate(&world, &id, &mut draw).await,
             Class::RunAgain => run_again(&world, &id, &mut draw).await,
-            _ => pause_for(&world, &id, draw.between(100, 15_000)).await,
+            _ => {
+                let ms = draw.between(100, 15_000);
+                if matches!(ask(&world, &id, What::Pause, None).await, Outcome::Applied(_) | Outcome::Repeated(_)) {
+                    wait_ms(ms).await;
+                    ask(&world, &id, What::Resume, None).await;
+                }
+            }
         }
     }
 }
@@ -288,10 +298,8 @@ async fn migrate(world: &World, id: &Id, draw: &mut Draw) {
         }
     }
     for _ in 0..draw.between(1, 2) {
-        let put = u64::try_from(own.len()).unwrap_or_default() - 1;
-        let number = usize::try_from(draw.between(0, put)).unwrap_or_default();
-        let resubmits = draw.chance(0.3);
-        ask(world, id, What::Migrate { to: own[number].0.clone(), resubmits }, None).await;
+        let (to, resubmits) = (draw.pick(&own).0.clone(), draw.chance(0.3));
+        ask(world, id, What::Migrate { to, resubmits }, None).await;
         wait_ms(draw.between(0, 2000)).await;
     }
 }
@@ -333,8 +341,8 @@ pub(crate) async fn send_events(world: Arc<World>, order: OrderPlan) {
                 None if !is_waited_for(&world, &id, &event.name, look).await => return,
                 None => {}
             }
-            let answer = send_event(&world, &id, event).await;
-            world.answered(number, answer.as_ref().map_or_else(|problem| problem.code, |()| "accepted"));
+            let answer = send_event(&world, &id, event).await.map_or_else(|problem| problem.code, |()| "accepted");
+            lock(&world.answered).insert(number, answer.to_owned());
         }
         return;
     }
@@ -354,7 +362,7 @@ pub(crate) async fn send_events(world: Arc<World>, order: OrderPlan) {
                 None if is_waited_for(world, id, &event.name, look).await => {}
                 None => return,
                 Some(mut draw) => match draw.chance(0.8) {
-                    true => wait_ms(draw.between(0, last_ms(world))).await,
+                    true => wait_ms(draw.between(0, world.plan.faults_end_ms())).await,
                     false => return,
                 },
             }
@@ -411,29 +419,23 @@ pub(crate) async fn send_event(world: &World, id: &Id, event: &Sending) -> Resul
     let is_stored =
         |task: &Arc<Task>| is_known(task) || by.is_some() && task.events.iter().any(|one| one.by.as_ref() == by);
     for attempt in 0.. {
-        let (answer, answered) = oneshot::channel();
-        let submits = [Role::Submit.name(), "-", &(attempt % 2).to_string()].concat();
-        let (out, back) = world.ways("client", &label);
-        wait_ms(out).await;
-        world.knock(&submits, Knock::Event(id.clone(), event.clone(), answer));
-        let answer = timeout(CLIENT_PATIENCE, answered).await;
-        wait_ms(back).await;
-        match answer {
-            Ok(Ok(Ok(()))) => {
+        let knock = |answer| Knock::Event(id.clone(), event.clone(), answer);
+        match ask_submit(world, &label, attempt, CLIENT_PATIENCE, knock).await {
+            Some(Ok(())) => {
                 world.trace(format_args!("{label}: accepted"));
                 if !world.history().last(id).is_some_and(is_stored) {
                     world.wrong(Rule::Accepted, Some(id.clone()), format!("{label} was accepted but is not stored"));
                 }
                 return Ok(());
             }
-            Ok(Ok(Err(problem))) if problem.status < 500 && problem.code != "no_such_order" => {
+            Some(Err(problem)) if problem.status < 500 && problem.code != "no_such_order" => {
                 world.trace(format_args!("{label}: {}", problem.code));
                 if attempt > 0 && world.history().last(id).is_some_and(is_known) {
                     world.wrong(Rule::Accepted, Some(id.clone()), format!("{label} is stored, and {}", problem.code));
                 }
                 return Err(problem);
             }
-            Ok(Ok(Err(_)) | Err(_)) | Err(_) => {
+            Some(Err(_)) | None => {
                 world.trace(format_args!("{label}: no answer"));
                 sleep(Duration::from_secs(1)).await;
             }
@@ -449,13 +451,6 @@ fn waits(task: &Task) -> bool {
         _ => false,
     };
     task.steps.iter().any(|step| is_wait(&step.state))
-}
-
-async fn pause_for(world: &World, id: &Id, ms: u64) {
-    if matches!(ask(world, id, What::Pause, None).await, Outcome::Applied(_) | Outcome::Repeated(_)) {
-        wait_ms(ms).await;
-        ask(world, id, What::Resume, None).await;
-    }
 }
 
 /// Repairs one order whenever it is in Error, a few times.
@@ -531,7 +526,7 @@ fn way_out(world: &World, task: &Task, way: Class, number: usize) -> Option<What
 pub(crate) async fn act_in_bulk(world: Arc<World>, ids: Vec<Id>) {
     let _busy = Busy::new(&world);
     let Some(mut draw) = world.fires(Class::Bulk, "all") else { return };
-    wait_ms(draw.between(0, last_ms(&world))).await;
+    wait_ms(draw.between(0, world.plan.faults_end_ms())).await;
     let what = draw
         .pick(&[
             What::Cancel,
@@ -579,15 +574,11 @@ pub(crate) async fn change_workflow(world: Arc<World>) {
     // An order by message is set aside if its workflow is retired, which is right and would end its story.
     let may_retire = world.plan.orders.iter().all(|order| !order.by_message);
     for _ in 0..draw.between(1, 4) {
-        wait_ms(draw.between(0, last_ms(&world) / 2)).await;
+        wait_ms(draw.between(0, world.plan.faults_end_ms() / 2)).await;
         let mut wish = || match draw.between(0, 5) {
             0 => Change::Rollback,
             1 if may_retire => Change::Retire,
-            _ => {
-                let put = u64::try_from(own.len()).unwrap_or_default() - 1;
-                let number = usize::try_from(draw.between(0, put)).unwrap_or_default();
-                Change::Activate(own[number].0.clone())
-            }
+            _ => Change::Activate(draw.pick(&own).0.clone()),
         };
         let (one, other) = (wish(), wish());
         let (soon, later) = (draw.between(0, 20), draw.between(0, 20));
@@ -623,7 +614,7 @@ async fn change(world: &World, change: Change, after_ms: u64) {
 pub(crate) async fn pause_agent(world: Arc<World>, agent: String) {
     let _busy = Busy::new(&world);
     let Some(mut draw) = world.fires(Class::PauseAgent, &agent) else { return };
-    wait_ms(draw.between(0, last_ms(&world))).await;
+    wait_ms(draw.between(0, world.plan.faults_end_ms())).await;
     let pause = Pause { by: "somebody".into(), reason: "a test".into(), since: world.time() };
     for pause in [Some(pause), None] {
         let knock = |answer| Knock::SetAgent(agent.clone(), pause.clone(), answer);
@@ -653,7 +644,7 @@ pub(crate) async fn read(world: Arc<World>, queue: String) {
                 world.history().notice(&notice);
             }
             if world.fires(Class::DeleteLost, &message.label).is_none() {
-                world.queues.delete(&queue, message.receipt);
+                world.queues.delete(&queue, &message);
             }
         }
     }
@@ -668,7 +659,7 @@ pub(crate) async fn poison(world: Arc<World>) {
             // Several at once are set aside together, with one request for their alerts.
             for n in 1..=draw.between(1, 4) {
                 let body = format!("{POISON} {n} for {queue}");
-                world.add_poison(&body);
+                lock(&world.poison).insert(body.clone());
                 world.queues.send(&queue, &body, &body, &[delay]);
             }
         }
@@ -678,7 +669,7 @@ pub(crate) async fn poison(world: Arc<World>) {
 /// A service ends the work that it accepted, and reports so until it gets an answer.
 pub(crate) async fn call_back(world: Arc<World>, request: Request, after: Duration) {
     sleep(after).await;
-    let Answer::Done(data) = world.serve(&request, false) else { return };
+    let Ok(data) = world.serve(&request, false) else { return };
     let name = format!("{CALLBACK}{}", request.step);
     let report = Sending { at: None, name, key: format!("end-{}", request.step), data, by: None };
     let _ = send_event(&world, &request.task_id, &report).await;

@@ -59,7 +59,6 @@ const TEXTS: [(&str, &str); 20] = [
 ///
 /// # Panics
 /// If one of them is invalid; a test checks that none is.
-#[must_use]
 pub fn workflows() -> Vec<Arc<Workflow>> {
     let known = Known { agents: &agent::agents::NAMES, inputs: &edge::workflows::INPUT_CHECKS };
     TEXTS.iter().map(|(name, text)| Arc::new(parse(name, text, known).expect("a valid file"))).collect()
@@ -134,7 +133,6 @@ pub struct Plan {
 impl Plan {
     /// The plan of `seed`, over one of `workflows`, whose orders start those of `children` or of each other. The store is
     /// the real adapter in one run of `real_every` (0: never), and the messenger in [`MESSENGERS`] times as many.
-    #[must_use]
     pub fn new(seed: u64, workflows: &[Arc<Workflow>], children: &[Arc<Workflow>], real_every: u64) -> Self {
         let mut draw = Draw::of(seed, "plan");
         let workflow = Arc::clone(draw.pick(workflows));
@@ -200,14 +198,12 @@ impl Plan {
     }
 
     /// The same for orders of `script`. Weeks of waiting would be millions of short sweeps.
-    #[must_use]
     pub fn scripted(self, script: Option<Arc<Script>>) -> Self {
         let sweep_every = self.sweep_every + longest_wait(&self.workflow, script.as_deref()) / 2000;
         Self { sweep_every, epoch: epoch(script.as_deref()), script, ..self }
     }
 
     /// A plan of one order without any fault.
-    #[must_use]
     pub fn calm(workflow: &Arc<Workflow>, children: &[Arc<Workflow>], script: &Arc<Script>) -> Self {
         let plan = Self::new(0, std::slice::from_ref(workflow), children, 0);
         let all = std::iter::once(workflow).chain(&plan.children);
@@ -247,7 +243,6 @@ impl Plan {
     }
 
     /// The agents of all its orders.
-    #[must_use]
     pub fn agents(&self) -> Vec<&str> {
         let mut all: Vec<&str> = Vec::new();
         for agent in std::iter::once(&self.workflow).chain(&self.children).flat_map(|workflow| workflow.agents()) {
@@ -267,14 +262,22 @@ impl Plan {
     }
 
     /// The skew, as a [`Duration`].
-    #[must_use]
     pub fn skew_std(&self) -> Duration {
         std_of(self.skew)
     }
 
+    /// When the faults end, in milliseconds: no person starts an act later.
+    pub(crate) fn faults_end_ms(&self) -> u64 {
+        u64::try_from(self.faults_end.as_millis()).unwrap_or(u64::MAX / 2)
+    }
+
+    /// How often to look whether an order without faults has ended.
+    pub(crate) fn look_every(&self) -> Duration {
+        std_of(self.workflow.shortest_timeout()).min(self.sweep_every).max(self.sweep_every / 10)
+    }
+
     /// How long after the end of the faults everything must have come to rest: each step through the rest of its ladder
     /// and of its undo's, one after another, with all that is between them.
-    #[must_use]
     pub fn rest_within(&self) -> Duration {
         let margin = self.skew_std() + self.sweep_every * 2 + self.lease_life * 2;
         let ladder = |timeout: SignedDuration, retry: &Ladder| {

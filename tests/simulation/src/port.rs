@@ -8,7 +8,6 @@ use crate::dice::Class;
 use crate::endpoint::Sender;
 use crate::node::Node;
 use crate::queues::wait_ms;
-use crate::real::Trouble;
 use crate::store::{PAGE, Store, call};
 use crate::world::World;
 use futures::future::join_all;
@@ -18,7 +17,7 @@ use shared::control::{Agents, Pause};
 use shared::message::{AlertEvent, Effect, Notice, NoticeKind, Outcome};
 use shared::order::{Id, Order};
 use shared::overload::Waits;
-use shared::ports::{AttentionIndex, Created, DuePage, Error, Messenger, Saved, StateStore};
+use shared::ports::{Created, DuePage, Error, Messenger, Saved, StateStore, async_trait};
 use shared::registry::Pointers;
 use shared::step::Direction;
 use shared::strain::Strain;
@@ -29,14 +28,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use stepwarden_aws::messenger::{self, Outgoing};
+use stepwarden_embedded::Fault;
 use tokio::sync::oneshot;
 
 /// Maximum number of entries in one request of SQS.
 const BATCH: usize = 10;
 /// The queue that stands for the event bus.
 pub(crate) const BUS: &str = "bus";
-/// Longest trip there or back without a fault, in milliseconds.
-const WAY_MS: u64 = 8;
 
 /// The state store, the lease store and the messenger as one process has them.
 #[derive(Clone)]
@@ -60,7 +58,6 @@ enum Fate {
 }
 
 impl Faulty {
-    #[must_use]
     pub fn new(world: &Arc<World>, node: &Arc<Node>) -> Self {
         let sender = world.plan.is_real_messenger.then(|| Sender::new(world, node));
         Self { world: Arc::clone(world), node: Arc::clone(node), sender }
@@ -85,17 +82,17 @@ impl Faulty {
             Fate::Before
         } else if let Some(mut draw) = world.fires(Class::StoreThrottle, &site) {
             // Under the real adapter, the SDK's retry absorbs one of them.
-            trouble = draw.chance(0.5).then_some(Trouble::Throttle);
+            trouble = draw.chance(0.5).then_some(Fault::Throttle);
             if trouble.is_some() && world.plan.is_real_store { Fate::Good } else { Fate::Before }
         } else if is_write && let Some(mut draw) = world.fires(Class::StoreLost, &site) {
             let is_repeated = draw.chance(0.6);
-            trouble = is_repeated.then_some(Trouble::LostAfter);
+            trouble = is_repeated.then_some(Fault::LostAfter);
             // Under the real adapter, the SDK itself retries.
             if is_repeated && world.plan.is_real_store { Fate::Good } else { Fate::Lost { is_repeated } }
         } else if may_conflict(&site)
             && let Some(mut draw) = world.fires(Class::TransactionConflict, &site)
         {
-            trouble = draw.chance(0.7).then_some(Trouble::TransactionConflict);
+            trouble = draw.chance(0.7).then_some(Fault::TransactionConflict);
             if trouble.is_some() && world.plan.is_real_store { Fate::Good } else { Fate::Before }
         } else {
             Fate::Good
@@ -127,10 +124,15 @@ impl Faulty {
         answered.await.unwrap_or_else(|_| Err(unavailable(&site, "the run is over")))
     }
 
-    /// The answers to one request about many records, at the site of the first: the request may fail as a whole, or
-    /// DynamoDB may leave some out because their partition is at its limit.
-    fn each<T>(&self, sites: &[String], answers: Result<Vec<Result<T, Error>>, Error>) -> Vec<Result<T, Error>> {
-        let answers = match answers {
+    /// One call for many records, at the site of the first: the request may fail as a whole, or DynamoDB may leave some
+    /// out because their partition is at its limit.
+    async fn ask_all<T: Send + 'static>(
+        &self,
+        sites: &[String],
+        act: impl Fn(&Store) -> Vec<Result<T, Error>> + Send + Sync + 'static,
+    ) -> Vec<Result<T, Error>> {
+        let Some(first) = sites.first() else { return Vec::new() };
+        let answers = match self.ask(first.clone(), false, move |store, _| Ok(act(store))).await {
             Ok(answers) => answers,
             Err(error) => return sites.iter().map(|site| Err(unavailable(site, &error.to_string()))).collect(),
         };
@@ -151,6 +153,7 @@ fn unavailable(what: &str, why: &str) -> Error {
     Error::Unavailable { what: what.to_owned(), source: why.to_owned().into() }
 }
 
+#[async_trait]
 impl StateStore for Faulty {
     async fn create(&self, order: &Order, task: &Task) -> Result<Created, Error> {
         let site = format!("create {}", self.world.label(&task.id));
@@ -173,15 +176,9 @@ impl StateStore for Faulty {
     }
 
     async fn load_all(&self, ids: &[Id]) -> Vec<Result<Option<Task>, Error>> {
-        match ids {
-            [] => return Vec::new(),
-            [id] => return vec![self.load(id).await],
-            _ => {}
-        }
         let sites: Vec<_> = ids.iter().map(|id| format!("load {}", self.world.label(id))).collect();
         let asked = ids.to_vec();
-        let answers = self.ask(sites[0].clone(), false, move |store, _| Ok(call!(store, load_all(&asked)))).await;
-        self.each(&sites, answers)
+        self.ask_all(&sites, move |store| call!(store, load_all(&asked))).await
     }
 
     async fn save(&self, task: &Task, seen: u64) -> Result<Saved, Error> {
@@ -230,7 +227,7 @@ impl StateStore for Faulty {
             if let Store::Real(real) = store
                 && lag_ms > 0
             {
-                real.disturb(Trouble::StaleIndex);
+                real.disturb(Fault::Behind);
             }
             store.due(shard, now, limit, cursor.as_deref(), (at_ms, lag_ms))
         })
@@ -243,17 +240,9 @@ impl StateStore for Faulty {
     }
 
     async fn orders(&self, tasks: &[&Task]) -> Vec<Result<Option<Order>, Error>> {
-        match tasks {
-            [] => return Vec::new(),
-            [task] => return vec![self.order(task).await],
-            _ => {}
-        }
         let sites: Vec<_> = tasks.iter().map(|task| format!("order {}", self.world.label(&task.id))).collect();
         let asked: Vec<Task> = tasks.iter().map(|task| (*task).clone()).collect();
-        let answers = self
-            .ask(sites[0].clone(), false, move |store, _| Ok(call!(store, orders(&asked.iter().collect::<Vec<_>>()))))
-            .await;
-        self.each(&sites, answers)
+        self.ask_all(&sites, move |store| call!(store, orders(&asked.iter().collect::<Vec<_>>()))).await
     }
 
     async fn put_output(&self, id: &Id, hash: &Hash, text: &str) -> Result<(), Error> {
@@ -265,8 +254,7 @@ impl StateStore for Faulty {
     async fn outputs(&self, id: &Id, hashes: &[Hash]) -> Vec<Result<Option<String>, Error>> {
         let sites: Vec<_> = hashes.iter().map(|hash| format!("output {} {hash}", self.world.label(id))).collect();
         let (id, hashes) = (id.clone(), hashes.to_vec());
-        let answers = self.ask(sites[0].clone(), false, move |store, _| Ok(call!(store, outputs(&id, &hashes)))).await;
-        self.each(&sites, answers)
+        self.ask_all(&sites, move |store| call!(store, outputs(&id, &hashes))).await
     }
 
     async fn put_workflow(&self, workflow: &Workflow) -> Result<(), Error> {
@@ -304,9 +292,7 @@ impl StateStore for Faulty {
         })
         .await
     }
-}
 
-impl AttentionIndex for Faulty {
     async fn attention(&self, limit: u32, cursor: Option<&str>) -> Result<DuePage, Error> {
         let cursor = cursor.map(str::to_owned);
         self.ask("attention".into(), false, move |store, _| call!(store, attention(limit.min(PAGE), cursor.as_deref())))
@@ -357,6 +343,7 @@ pub(crate) struct Parcel {
     notice: Option<Box<Notice>>,
 }
 
+#[async_trait]
 impl Messenger for Faulty {
     async fn send(&self, mut effects: Vec<Effect>) -> Vec<Result<(), Error>> {
         self.say_what_is_done(&mut effects);
@@ -457,10 +444,8 @@ impl Faulty {
         }
         if errors.is_empty() {
             parcels.retain(|parcel| {
-                let class = Route::of(&queue).refused();
-                let is_refused = world.fires(class, &format!("{} to {queue}", parcel.label)).is_some();
+                let is_refused = is_refused(world, &queue, parcel);
                 if is_refused {
-                    refuse(world, parcel);
                     errors.push((parcel.owner, unavailable(&queue, "refused")));
                 }
                 !is_refused
@@ -481,6 +466,15 @@ impl Faulty {
         let is_answered = answered.await.is_ok();
         if is_answered || is_lost { errors } else { all("the run is over") }
     }
+}
+
+/// Whether the queue refuses this message out of a request.
+pub(crate) fn is_refused(world: &World, queue: &str, parcel: &Parcel) -> bool {
+    let is_refused = world.fires(Route::of(queue).refused, &format!("{} to {queue}", parcel.label)).is_some();
+    if is_refused {
+        refuse(world, parcel);
+    }
+    is_refused
 }
 
 pub(crate) fn refuse(world: &World, parcel: &Parcel) {
@@ -504,10 +498,10 @@ pub(crate) fn arrive(world: &World, queue: &str, parcel: &Parcel) {
     }
     let is_lost = post(world, queue, &parcel.label, &parcel.body, parcel.delay);
     if is_lost && let Some(notice) = &parcel.notice {
-        world.history().notice_lost(notice);
+        world.history().notice(notice);
     }
     if is_lost && let Some(alert) = alert_in(&parcel.body).filter(|_| queue == BUS) {
-        world.history().alert_lost(&alert);
+        world.history().alert(&alert);
     }
 }
 
@@ -518,63 +512,34 @@ pub(crate) fn alert_in(body: &str) -> Option<AlertEvent> {
     serde_json::from_str(event["detail"].as_str().filter(|_| is_alert)?).ok()
 }
 
-/// Where a queue leads: each kind has its own classes of faults.
-#[derive(Clone, Copy)]
-pub(crate) enum Route {
-    /// One of our own processes.
-    Within,
-    /// A submitter, with notices.
-    Submitter,
-    /// The event bus, with alerts.
-    Bus,
+/// The classes of faults on the way into a queue: each kind of queue has its own.
+struct Route {
+    refused: Class,
+    lost: Class,
+    late: Class,
+    doubled: Class,
 }
 
 impl Route {
-    pub(crate) fn of(queue: &str) -> Self {
-        match queue {
-            BUS => Self::Bus,
-            _ if queue.starts_with("notices-") => Self::Submitter,
-            _ => Self::Within,
-        }
-    }
-
-    pub(crate) fn refused(self) -> Class {
-        match self {
-            Self::Within => Class::PartialBatch,
-            Self::Submitter => Class::NoticeRefused,
-            Self::Bus => Class::AlertRefused,
-        }
-    }
-
-    fn lost(self) -> Class {
-        match self {
-            Self::Within => Class::LostMessage,
-            Self::Submitter => Class::NoticeLost,
-            Self::Bus => Class::AlertLost,
-        }
-    }
-
-    fn late(self) -> Class {
-        match self {
-            Self::Within => Class::Delay,
-            Self::Submitter => Class::NoticeLate,
-            Self::Bus => Class::AlertLate,
-        }
-    }
-
-    fn doubled(self) -> Class {
-        match self {
-            Self::Within => Class::Duplicate,
-            Self::Submitter => Class::NoticeDoubled,
-            Self::Bus => Class::AlertDoubled,
-        }
+    fn of(queue: &str) -> Self {
+        let (refused, lost, late, doubled) = match queue {
+            // The event bus, with alerts.
+            BUS => (Class::AlertRefused, Class::AlertLost, Class::AlertLate, Class::AlertDoubled),
+            // A submitter, with notices.
+            _ if queue.starts_with("notices-") => {
+                (Class::NoticeRefused, Class::NoticeLost, Class::NoticeLate, Class::NoticeDoubled)
+            }
+            // One of our own processes.
+            _ => (Class::PartialBatch, Class::LostMessage, Class::Delay, Class::Duplicate),
+        };
+        Self { refused, lost, late, doubled }
     }
 }
 
 /// Puts a message into a queue, with all faults of messages; returns whether it was lost there.
 pub(crate) fn post(world: &World, queue: &str, label: &str, body: &str, delay: Duration) -> bool {
     let route = Route::of(queue);
-    if world.fires(route.lost(), label).is_some() {
+    if world.fires(route.lost, label).is_some() {
         world.queues.send(queue, body, label, &[]);
         return true;
     }
@@ -583,12 +548,12 @@ pub(crate) fn post(world: &World, queue: &str, label: &str, body: &str, delay: D
     if let Some(mut draw) = world.fires(Class::Reorder, label) {
         delay += ms(draw.between(20, 2000));
     }
-    if let Some(mut draw) = world.fires(route.late(), label) {
+    if let Some(mut draw) = world.fires(route.late, label) {
         let most = 3 * u64::try_from(world.plan.longest_timeout.as_millis()).unwrap_or(u64::MAX / 8);
         delay += ms(draw.between(1000, most.max(2000)));
     }
     let mut delays = vec![delay];
-    if let Some(mut draw) = world.fires(route.doubled(), label) {
+    if let Some(mut draw) = world.fires(route.doubled, label) {
         for _ in 0..draw.between(1, 3) {
             delays.push(delay + ms(draw.between(0, 15_000)));
         }
@@ -602,9 +567,4 @@ pub(crate) fn direction(direction: Direction) -> &'static str {
         Direction::Do => "do",
         Direction::Undo => "undo",
     }
-}
-
-/// How long a trip takes without a fault, in milliseconds.
-pub(crate) fn way_ms(draw: &mut crate::dice::Draw) -> u64 {
-    draw.between(1, WAY_MS)
 }

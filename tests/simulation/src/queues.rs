@@ -15,25 +15,14 @@ const BATCH: usize = 10;
 /// Longest wait of one receive at an empty queue.
 const LONG_POLL: Duration = Duration::from_secs(3600);
 
-/// A message as a consumer receives it.
+/// A copy of a message.
 #[derive(Clone, Debug)]
 pub struct Message {
     /// Its id in the queue; a message delivered twice has one id.
     pub id: u64,
-    /// Which copy, and which receive of it; deletes name this.
-    pub receipt: (u64, u32),
+    copy: u64,
     pub body: String,
     pub label: String,
-    sent: Instant,
-    first_received: Instant,
-}
-
-#[derive(Debug)]
-struct Stored {
-    id: u64,
-    copy: u64,
-    body: String,
-    label: String,
     sent: Instant,
     visible: Instant,
     receives: u32,
@@ -42,8 +31,8 @@ struct Stored {
 
 #[derive(Debug, Default)]
 struct Queue {
-    messages: Vec<Stored>,
-    dead: Vec<Stored>,
+    messages: Vec<Message>,
+    dead: Vec<Message>,
     arrival: Arc<Notify>,
 }
 
@@ -62,12 +51,10 @@ pub struct Queues {
 }
 
 impl Queues {
-    #[must_use]
     pub fn new(names: BTreeSet<String>, began: Instant, visibility: Duration) -> Self {
         Self { names, state: Mutex::default(), began, visibility }
     }
 
-    #[must_use]
     pub fn exists(&self, name: &str) -> bool {
         self.names.contains(name)
     }
@@ -89,7 +76,7 @@ impl Queues {
             let id = *next;
             for delay in delays {
                 *next += 1;
-                queue.messages.push(Stored {
+                queue.messages.push(Message {
                     id,
                     copy: *next,
                     body: body.to_owned(),
@@ -134,26 +121,21 @@ impl Queues {
                     queue.dead.push(dead);
                     continue;
                 }
-                let stored = &mut queue.messages[n];
-                stored.receives += 1;
-                stored.visible = now + visibility;
-                taken.push(Message {
-                    id: stored.id,
-                    receipt: (stored.copy, stored.receives),
-                    body: stored.body.clone(),
-                    label: stored.label.clone(),
-                    sent: stored.sent,
-                    first_received: *stored.first_received.get_or_insert(now),
-                });
+                let message = &mut queue.messages[n];
+                message.receives += 1;
+                message.visible = now + visibility;
+                message.first_received.get_or_insert(now);
+                taken.push(message.clone());
                 n += 1;
             }
             (taken, queue.messages.iter().map(|m| m.visible).filter(|v| *v > now).min())
         })
     }
 
-    /// Deletes a message by its latest receipt; an older one deletes nothing.
-    pub fn delete(&self, name: &str, receipt: (u64, u32)) {
-        self.with(name, |queue, _| queue.messages.retain(|m| (m.copy, m.receives) != receipt));
+    /// Deletes a message that was received; if it was received again since, nothing is deleted.
+    pub fn delete(&self, name: &str, received: &Message) {
+        let is_it = |m: &Message| (m.copy, m.receives) == (received.copy, received.receives);
+        self.with(name, |queue, _| queue.messages.retain(|m| !is_it(m)));
     }
 
     /// Moves dead letters back, as an operator does once the trouble is over; returns their number.
@@ -174,14 +156,12 @@ impl Queues {
     }
 
     /// Number of messages that wait or are in progress, and of dead letters.
-    #[must_use]
     pub fn left(&self) -> (usize, usize) {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let queues = || state.queues.values();
         (queues().map(|q| q.messages.len()).sum(), queues().map(|q| q.dead.len()).sum())
     }
 
-    #[must_use]
     pub fn dead(&self) -> Vec<String> {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let all = state.queues.iter().flat_map(|(name, q)| q.dead.iter().map(move |m| format!("{name}: {}", m.label)));
@@ -189,7 +169,6 @@ impl Queues {
     }
 
     /// The batch as Lambda receives it.
-    #[must_use]
     pub fn event(&self, name: &str, messages: &[Message]) -> SqsEvent {
         // Any epoch will do: only differences matter.
         let ms = |at: Instant| (at - self.began).as_millis().to_string();
@@ -198,11 +177,11 @@ impl Queues {
             .map(|message| {
                 json!({
                     "messageId": message.id.to_string(),
-                    "receiptHandle": format!("{}-{}", message.receipt.0, message.receipt.1),
+                    "receiptHandle": format!("{}-{}", message.copy, message.receives),
                     "body": message.body,
                     "attributes": {
-                        "ApproximateReceiveCount": message.receipt.1.to_string(),
-                        "ApproximateFirstReceiveTimestamp": ms(message.first_received),
+                        "ApproximateReceiveCount": message.receives.to_string(),
+                        "ApproximateFirstReceiveTimestamp": ms(message.first_received.expect("it was received")),
                         "SentTimestamp": ms(message.sent),
                     },
                     "messageAttributes": {},

@@ -3,10 +3,11 @@
 //! While the caller's thread waits, the caller's virtual time does not advance. The other thread has its own paused
 //! clock, so the SDK's waits between attempts take no time. Nothing here can make two runs of one seed differ.
 
+use crate::world::lock;
 use shared::time::SignedDuration;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use stepwarden_aws::{Clients, Config, DynamoStore, schema};
 use stepwarden_embedded::{Endpoints, Fault, Options};
@@ -17,67 +18,38 @@ pub struct RealStore {
     runtime: Option<Runtime>,
     /// The number of the next call.
     calls: AtomicU64,
-    trouble: Arc<AtomicU8>,
+    /// The fault of the next call.
+    fault: Arc<Mutex<Option<Fault>>>,
     met: Met,
 }
 
 /// What the adapter met at its endpoint, and how often.
 type Met = Arc<Mutex<BTreeMap<&'static str, u64>>>;
 
-/// The fault of the next call at the endpoint, below the SDK and its retries.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Trouble {
-    /// Done, and the connection breaks before the answer: the SDK retries.
-    LostAfter = 1,
-    /// Another transaction holds the item.
-    TransactionConflict = 2,
-    /// Not done: throttled.
-    Throttle = 3,
-    /// The due index finds nothing, as if everything had just been written.
-    StaleIndex = 4,
-}
-
-impl Trouble {
-    /// All of them.
-    pub const ALL: [Self; 4] = [Self::LostAfter, Self::TransactionConflict, Self::Throttle, Self::StaleIndex];
-
-    /// The name in reports.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::LostAfter => "answer lost",
-            Self::TransactionConflict => "conflict",
-            Self::Throttle => "throttle",
-            Self::StaleIndex => "stale index",
-        }
-    }
-
-    fn fault(self) -> Fault {
-        match self {
-            Self::LostAfter => Fault::LostAfter,
-            Self::TransactionConflict => Fault::TransactionConflict,
-            Self::Throttle => Fault::Throttle,
-            Self::StaleIndex => Fault::Behind,
-        }
-    }
-}
+/// The faults of calls at the endpoint, below the SDK and its retries, and their names in reports.
+pub(crate) const FAULTS: [(Fault, &str); 4] = [
+    // The SDK retries.
+    (Fault::LostAfter, "answer lost"),
+    (Fault::TransactionConflict, "conflict"),
+    (Fault::Throttle, "throttle"),
+    // The due index finds nothing, as if everything had just been written.
+    (Fault::Behind, "stale index"),
+];
 
 impl RealStore {
     /// An empty store with its own tables.
     ///
     /// # Panics
     /// If the endpoints in memory cannot be opened, which only a broken build does.
-    #[must_use]
     pub fn open(config: &Config) -> Self {
-        let trouble = Arc::new(AtomicU8::new(0));
-        let met = Met::default();
-        let (next, meets) = (Arc::clone(&trouble), Arc::clone(&met));
+        let (fault, met) = (Arc::<Mutex<Option<Fault>>>::default(), Met::default());
+        let (next, meets) = (Arc::clone(&fault), Arc::clone(&met));
         let endpoints = Endpoints::open(&Options::default()).expect("endpoints in memory");
         endpoints.set_fault_hook(Some(Arc::new(move |_| {
-            let next = next.swap(0, Ordering::SeqCst);
-            let trouble = Trouble::ALL.into_iter().find(|trouble| *trouble as u8 == next)?;
-            *meets.lock().unwrap_or_else(PoisonError::into_inner).entry(trouble.name()).or_default() += 1;
-            Some(trouble.fault())
+            let fault = lock(&next).take()?;
+            let (_, name) = FAULTS.into_iter().find(|(one, _)| *one == fault).expect("one that is injected");
+            *lock(&meets).entry(name).or_default() += 1;
+            Some(fault)
         })));
         let clients = Clients::embedded(endpoints.http_client());
         let store = DynamoStore::new(clients.dynamodb.clone(), config);
@@ -86,7 +58,7 @@ impl RealStore {
             store,
             runtime: Some(runtime.expect("a runtime of one thread")),
             calls: AtomicU64::new(1),
-            trouble,
+            fault,
             met,
         };
         real.ask(schema::create_tables(&clients, config)).expect("tables in memory");
@@ -94,19 +66,18 @@ impl RealStore {
     }
 
     /// Sets the fault of the next call.
-    pub fn disturb(&self, trouble: Trouble) {
-        self.trouble.store(trouble as u8, Ordering::SeqCst);
+    pub fn disturb(&self, fault: Fault) {
+        *lock(&self.fault) = Some(fault);
     }
 
     /// Clears a fault that the last call may not have met.
     pub fn calm(&self) {
-        self.trouble.store(0, Ordering::SeqCst);
+        *lock(&self.fault) = None;
     }
 
-    /// What the adapter met so far, by [`Trouble::name`].
-    #[must_use]
+    /// What the adapter met so far, by its name in [`FAULTS`].
     pub fn met(&self) -> BTreeMap<&'static str, u64> {
-        self.met.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.met).clone()
     }
 
     /// What the adapter answers.
@@ -131,7 +102,6 @@ impl Drop for RealStore {
 }
 
 /// The configuration of one run: only names, nothing that exists outside it.
-#[must_use]
 pub fn config(shards: u16, classes: bool, pools: shared::pools::Layout) -> Config {
     Config {
         orders_table: "orders".into(),

@@ -2,11 +2,11 @@
 
 use crate::dice::{Allowed, Class};
 use crate::endpoint::Mishap;
-use crate::history::{Rule, Violation};
+use crate::history::Violation;
 use crate::people::ACTS;
-use crate::real::Trouble;
-use crate::world::RunOptions;
+use crate::real::FAULTS;
 use crate::world::run::Run;
+use crate::world::{RunOptions, lock};
 use crate::{Settings, Small, run, shrink};
 use serde::Serialize;
 use shared::task::ProcessState;
@@ -15,7 +15,7 @@ use std::fmt;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Maximum number of failing seeds listed in a report; all are counted.
 const LISTED: usize = 20;
@@ -99,58 +99,45 @@ pub struct Report {
 
 impl Report {
     /// Every order ended well, and no rule was broken.
-    #[must_use]
     pub fn is_clean(&self) -> bool {
         self.failed == 0
     }
+}
 
-    /// The class that cost most time, and how much, if that is known.
-    #[must_use]
-    pub fn worst(&self) -> Option<(Class, i64)> {
-        let harm = self.harm.first()?;
-        harm.added_ms.filter(|ms| *ms > 0).map(|ms| (harm.class, ms))
-    }
-
-    /// Classes that never happened.
-    #[must_use]
-    pub fn missed(&self) -> Vec<Class> {
-        self.harm.iter().filter(|h| h.times == 0).map(|h| h.class).collect()
-    }
+/// Does `work` with each number below `count`, on `threads` threads.
+pub fn share_out(count: u64, threads: usize, work: impl Fn(u64) + Sync) {
+    let next = AtomicU64::new(0);
+    thread::scope(|scope| {
+        for _ in 0..threads.max(1) {
+            scope.spawn(|| {
+                let take = || Some(next.fetch_add(1, Ordering::Relaxed)).filter(|n| *n < count);
+                while let Some(n) = take() {
+                    work(n);
+                }
+            });
+        }
+    });
 }
 
 /// Plays seeds `from..from + count` on `threads` threads, and reports to `progress` how many are done.
 #[must_use]
 pub fn simulate(settings: &Settings, from: u64, count: u64, threads: usize, progress: impl Fn(u64) + Sync) -> Report {
     let begin = Instant::now();
-    let (next, done, runs) = (AtomicU64::new(from), AtomicU64::new(0), Mutex::new(Vec::new()));
-    thread::scope(|scope| {
-        for _ in 0..threads.max(1) {
-            scope.spawn(|| {
-                loop {
-                    let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= from + count {
-                        return;
-                    }
-                    let run = run(seed, settings, &RunOptions::default());
-                    runs.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(run);
-                    progress(done.fetch_add(1, Ordering::Relaxed) + 1);
-                }
-            });
-        }
+    let (done, runs) = (AtomicU64::new(0), Mutex::new(Vec::new()));
+    share_out(count, threads, |n| {
+        let run = run(from + n, settings, &RunOptions::default());
+        lock(&runs).push(run);
+        progress(done.fetch_add(1, Ordering::Relaxed) + 1);
     });
     let mut runs = runs.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
     runs.sort_by_key(|run| run.seed);
     let mut report = summary(&runs, calm(settings));
-    report.took_ms = ms(begin.elapsed());
+    report.took_ms = u64::try_from(begin.elapsed().as_millis()).unwrap_or(u64::MAX);
     report.smallest = runs
         .iter()
         .find(|run| !run.violations.is_empty())
         .and_then(|run| shrink(run, settings, &RunOptions::default()));
     report
-}
-
-fn ms(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// By workflow: how long an order takes without faults.
@@ -159,9 +146,8 @@ fn calm(settings: &Settings) -> BTreeMap<String, u64> {
         let settings = Settings {
             workflows: vec![workflow],
             children: [&settings.children[..], &settings.workflows].concat(),
-            real_every: 0,
-            command: String::new(),
             script: settings.script.clone(),
+            ..Settings::default()
         };
         let options = RunOptions { allowed: Allowed::none(), ..RunOptions::default() };
         let runs = (0..CALM_RUNS).map(|seed| run(seed, &settings, &options));
@@ -190,7 +176,7 @@ fn summary(runs: &[Run], calm_ms: BTreeMap<String, u64>) -> Report {
     for (name, times) in runs.iter().flat_map(|run| &run.acts) {
         *acts.entry(name).or_default() += times;
     }
-    let names = Trouble::ALL.map(Trouble::name).into_iter().chain(Mishap::ALL.map(Mishap::name));
+    let names = FAULTS.map(|(_, name)| name).into_iter().chain(Mishap::ALL.map(Mishap::name));
     let mut met: BTreeMap<&'static str, u64> = names.map(|name| (name, 0)).collect();
     for (name, times) in runs.iter().flat_map(|run| &run.met) {
         *met.entry(name).or_default() += times;
@@ -237,25 +223,8 @@ fn harm_of(class: Class, runs: &[Run], means: &[Option<f64>]) -> Harm {
     Harm { class, times, runs: hit, added_ms: is_enough.then(|| (mean(&with) - mean(&without)) as i64) }
 }
 
-/// The rules that were broken, each with the number of seeds that broke it.
-#[must_use]
-pub fn broken(report: &Report) -> BTreeMap<Rule, usize> {
-    let mut rules = BTreeMap::new();
-    for failure in &report.failures {
-        for violation in &failure.violations {
-            *rules.entry(violation.rule).or_default() += 1;
-        }
-    }
-    rules
-}
-
-/// Milliseconds shown as seconds.
-struct Seconds(u64);
-
-impl fmt::Display for Seconds {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:.1} s", self.0 as f64 / 1000.0)
-    }
+fn seconds(ms: u64) -> String {
+    format!("{:.1} s", ms as f64 / 1000.0)
 }
 
 impl fmt::Display for Report {
@@ -279,12 +248,12 @@ impl fmt::Display for Report {
         writeln!(
             f,
             "recovery time, beyond that of an order without faults: p50 {}, p99 {}, max {}",
-            Seconds(p50_ms),
-            Seconds(p99_ms),
-            Seconds(max_ms)
+            seconds(p50_ms),
+            seconds(p99_ms),
+            seconds(max_ms)
         )?;
-        if let Some((class, added)) = self.worst() {
-            let added = Seconds(added.unsigned_abs());
+        if let Some(Harm { class, added_ms: Some(added @ 1..), .. }) = self.harm.first() {
+            let added = seconds(added.unsigned_abs());
             writeln!(f, "costliest fault: {class}; orders took {added} longer in runs with it than without")?;
         }
         writeln!(f, "faults and acts")?;

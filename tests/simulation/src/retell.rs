@@ -8,10 +8,10 @@ use crate::history::Violation;
 use crate::node::{Node, Role};
 use crate::people;
 use crate::plan::std_of;
-use crate::port::{BUS, Faulty};
+use crate::port::Faulty;
 use crate::script::{Script, Sending, Sent};
-use crate::world::processes::live;
-use crate::world::{Knock, RunOptions, World, lock};
+use crate::world::processes::live_one_each;
+use crate::world::{self, Knock, RunOptions, World, lock};
 use agent::AgentError;
 use serde_json::Value;
 use shared::decision::Act;
@@ -114,11 +114,7 @@ pub struct Retelling {
 /// If no runtime of one thread can be started, or the script is of no such order.
 #[must_use]
 pub fn retell(workflow: &Arc<Workflow>, children: &[Arc<Workflow>], script: &Arc<Script>) -> Retelling {
-    fastrand::seed(0);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
-    let runtime = runtime.expect("a runtime of one thread");
-    let plan = Plan::calm(workflow, children, script);
-    let world = runtime.block_on(async { Arc::new(World::new(plan, &RunOptions::default())) });
+    let (runtime, world) = world::begin(Plan::calm(workflow, children, script), &RunOptions::default());
     let retold = script.retold.as_ref().expect("an order that is played again");
     runtime.block_on(follow(&world, retold));
     let history = world.history();
@@ -132,17 +128,13 @@ pub fn retell(workflow: &Arc<Workflow>, children: &[Arc<Workflow>], script: &Arc
     let beside =
         places.into_iter().filter_map(|(id, hash)| Some(((id.clone(), hash.clone()), world.output(&id, &hash)?)));
     let beside = beside.collect();
-    Retelling { saved, beside, sent: world.calls(), answered: world.answers(), violations: world.violations() }
+    let (sent, answered) = (lock(&world.sent).clone(), lock(&world.answered).clone());
+    Retelling { saved, beside, sent, answered, violations: world.violations() }
 }
 
 /// Begins the order, tells it what it was told, and waits until it stands where it stood, or until it cannot any more.
 async fn follow(world: &Arc<World>, retold: &Retold) {
-    for role in [Role::Submit, Role::Scheduler, Role::Agent, Role::Supervisor, Role::Operator] {
-        tokio::spawn(live(Arc::clone(world), Arc::new(Node::new(role, 0))));
-    }
-    tokio::spawn(people::read(Arc::clone(world), BUS.to_owned()));
-    // A process listens from its first poll on.
-    sleep(Duration::from_millis(1)).await;
+    live_one_each(world, &[Role::Submit, Role::Scheduler, Role::Agent, Role::Supervisor, Role::Operator]).await;
     let begun = Instant::now();
     begin(world, retold).await;
     let mut all = BTreeMap::<Id, Vec<(usize, Telling)>>::new();
@@ -154,9 +146,8 @@ async fn follow(world: &Arc<World>, retold: &Retold) {
     let plan = &world.plan;
     let after = if retold.is_open { plan.sweep_every * 4 + Duration::from_secs(5) } else { plan.rest_within() };
     let deadline = begun + retold.lasts + after;
-    let every = std_of(plan.workflow.shortest_timeout()).min(plan.sweep_every).max(plan.sweep_every / 10);
     while Instant::now() < deadline {
-        sleep(every).await;
+        sleep(plan.look_every()).await;
         let is_told = tellers.iter().all(JoinHandle::is_finished);
         if is_told && world.open(&retold.first.id, |_| false).is_none() && world.open_child().is_none() {
             // An alert may still be on its way.
@@ -218,7 +209,7 @@ async fn tell(world: Arc<World>, begun: Instant, all: Vec<(usize, Telling)>) {
             }
             Tell::Act(act) => ask(&world, &order, &act, look).await,
         };
-        world.answered(number, &answer);
+        lock(&world.answered).insert(number, answer);
     }
 }
 
@@ -260,7 +251,8 @@ impl World {
         let heard = retold.answers.get(&name).and_then(|all| all.get(number).or(all.last())).unwrap_or(&of_any);
         let left = std_of(until(self.time(), request.complete_by));
         // At its own time, so that it keeps its place among events and acts.
-        let own = heard.at.filter(|_| is_calm).map(|at| at.saturating_sub(self.begun_for()));
+        let begun_for = self.began.elapsed().saturating_sub(Duration::from_millis(1));
+        let own = heard.at.filter(|_| is_calm).map(|at| at.saturating_sub(begun_for));
         let wait = own.filter(|wait| *wait < left || request.heartbeat.is_some()).unwrap_or(heard.took);
         sleep(wait).await;
         let word = heard.word.clone()?;
@@ -276,16 +268,10 @@ impl World {
         };
         Some(word.reply(request))
     }
-
-    /// How long the first order has run.
-    fn begun_for(&self) -> Duration {
-        self.began.elapsed().saturating_sub(Duration::from_millis(1))
-    }
 }
 
 impl Word {
     /// An outcome, and nothing else.
-    #[must_use]
     pub fn of(outcome: Outcome) -> Self {
         Self { outcome, failure: None, unsure: false }
     }

@@ -5,13 +5,11 @@
 
 use crate::Plan;
 use crate::history::{Rule, Violation};
-use crate::node::{Node, Role};
+use crate::node::Role;
 use crate::people;
-use crate::plan::std_of;
-use crate::port::BUS;
 use crate::retell::Retold;
-use crate::world::processes::live;
-use crate::world::{Knock, RunOptions, World, id_of, key_of};
+use crate::world::processes::live_one_each;
+use crate::world::{Knock, RunOptions, World, begin, id_of, key_of, lock};
 use agent::agents::{Means, http::Http};
 use agent::{AgentError, remote};
 use serde_json::{Map, Value, json};
@@ -134,19 +132,16 @@ impl fmt::Debug for Script {
 
 impl Script {
     /// The script with this input and these answers.
-    #[must_use]
     pub fn new(input: Value, answers: BTreeMap<String, Vec<Scripted>>) -> Self {
         Self { input, answers, events: Vec::new(), retold: None, http: Http::new(&Means::default()) }
     }
 
     /// The same with these events.
-    #[must_use]
     pub fn sending(self, events: Vec<Sending>) -> Self {
         Self { events, ..self }
     }
 
     /// The script of an order that is played again.
-    #[must_use]
     pub fn retelling(self, retold: Retold) -> Self {
         Self { retold: Some(retold), ..self }
     }
@@ -226,7 +221,6 @@ pub(crate) fn name_of(request: &Request) -> String {
 }
 
 /// The name of the call `name` of an order that another one, `parent`, started. The order of a call for each item has nothing but that call.
-#[must_use]
 pub fn name_below(parent: &Parent, workflow: &str, name: &str) -> String {
     let (step, item) = (&parent.step, parent.item.map(|item| format!("[{item}]")).unwrap_or_default());
     match name.strip_prefix(step.as_str()) {
@@ -237,7 +231,6 @@ pub fn name_below(parent: &Parent, workflow: &str, name: &str) -> String {
 }
 
 /// Whether the call `name` is meant by `wanted`: `lines/pick` means that of each item, and `lines[2]/pick` that of one.
-#[must_use]
 pub fn is_of(name: &str, wanted: &str) -> bool {
     let (own, all): (Vec<&str>, Vec<&str>) = (name.split('/').collect(), wanted.split('/').collect());
     let of_each = |own: &str| {
@@ -254,11 +247,7 @@ pub fn is_of(name: &str, wanted: &str) -> bool {
 /// If no runtime of one thread can be started.
 #[must_use]
 pub fn play(workflow: &Arc<Workflow>, children: &[Arc<Workflow>], script: &Arc<Script>) -> Played {
-    fastrand::seed(0);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
-    let runtime = runtime.expect("a runtime of one thread");
-    let plan = Plan::calm(workflow, children, script);
-    let world = runtime.block_on(async { Arc::new(World::new(plan, &RunOptions::default())) });
+    let (runtime, world) = begin(Plan::calm(workflow, children, script), &RunOptions::default());
     let refused = runtime.block_on(follow(&world));
     let id = id_of(&world.plan.orders[0]);
     let known = |wanted: &Hash| world.known(wanted).cloned();
@@ -276,17 +265,13 @@ pub fn play(workflow: &Arc<Workflow>, children: &[Arc<Workflow>], script: &Arc<S
         None => step.output.clone(),
     });
     let outputs = outputs.collect();
-    Played { refused, saved, started, outputs, sent: world.calls(), answered: world.answers(), violations }
+    let (sent, answered) = (lock(&world.sent).clone(), lock(&world.answered).clone());
+    Played { refused, saved, started, outputs, sent, answered, violations }
 }
 
 /// Submits the order and waits for its end.
 async fn follow(world: &Arc<World>) -> Option<Problem> {
-    for role in [Role::Submit, Role::Scheduler, Role::Agent, Role::Supervisor] {
-        tokio::spawn(live(Arc::clone(world), Arc::new(Node::new(role, 0))));
-    }
-    tokio::spawn(people::read(Arc::clone(world), BUS.to_owned()));
-    // A process listens from its first poll on.
-    sleep(Duration::from_millis(1)).await;
+    live_one_each(world, &[Role::Submit, Role::Scheduler, Role::Agent, Role::Supervisor]).await;
     let order = &world.plan.orders[0];
     let (answer, answered) = oneshot::channel();
     let body = json!({ "workflow": world.plan.workflow.name, "input": world.plan.script.as_ref().map(|s| &s.input) });
@@ -296,8 +281,7 @@ async fn follow(world: &Arc<World>) -> Option<Problem> {
     }
     let events = tokio::spawn(people::send_events(Arc::clone(world), order.clone()));
     let deadline = Instant::now() + world.plan.rest_within();
-    let every =
-        std_of(world.plan.workflow.shortest_timeout()).min(world.plan.sweep_every).max(world.plan.sweep_every / 10);
+    let every = world.plan.look_every();
     loop {
         sleep(every).await;
         let Some(why) = world.open(&id_of(order), |_| false) else {

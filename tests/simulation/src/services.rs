@@ -12,14 +12,6 @@ use shared::order::Id;
 use shared::step::Direction;
 use std::collections::{BTreeMap, BTreeSet};
 
-#[derive(Clone, Debug, PartialEq)]
-pub enum Answer {
-    /// Done, now or before.
-    Done(Value),
-    /// Never.
-    Refused(String),
-}
-
 /// Length of an item of a page: three pages have more than an order's record keeps of a list.
 const ITEM: usize = 1500;
 
@@ -115,9 +107,12 @@ impl Services {
 
     /// What a scripted service answers without its script: work under a key is done once, and `refuses` refuses it.
     pub fn known(&mut self, request: &Request, refuses: bool) -> Option<Result<Value, AgentError>> {
+        self.known_under(&request.idempotency_key, request.direction, refuses)
+    }
+
+    fn known_under(&mut self, key: &str, direction: Direction, refuses: bool) -> Option<Result<Value, AgentError>> {
         let no = |error: &str| Some(Err(AgentError::Refused { error: error.into(), status: 409, answer: None }));
-        let key = &request.idempotency_key;
-        match request.direction {
+        match direction {
             Direction::Undo => refuses.then(|| no("the undo was refused")).flatten(),
             Direction::Do if self.undone.contains(key) => no("the key was undone"),
             Direction::Do => {
@@ -128,7 +123,7 @@ impl Services {
                     return Some(Ok(output.clone()));
                 }
                 if refuses {
-                    self.refused.insert(key.clone());
+                    self.refused.insert(key.to_owned());
                 }
                 self.refused.contains(key).then(|| no("declined")).flatten()
             }
@@ -157,32 +152,29 @@ impl Services {
     }
 
     /// Does what is requested. `refuses`: refuses an unknown key, permanently if it is forward work.
-    pub fn act(&mut self, request: &Request, refuses: bool, defect: Option<Defect>, effects: &mut Effects) -> Answer {
+    pub fn act(
+        &mut self,
+        request: &Request,
+        refuses: bool,
+        defect: Option<Defect>,
+        effects: &mut Effects,
+    ) -> Result<Value, AgentError> {
         let key = match defect {
             Some(Defect::FreshKeys) => format!("{}/{}", request.idempotency_key, request.attempt),
             _ => request.idempotency_key.clone(),
         };
+        if let Some(known) = self.known_under(&key, request.direction, refuses) {
+            return known;
+        }
         match request.direction {
-            Direction::Do => {
-                if self.undone.contains(&key) && defect != Some(Defect::NoTombstones) {
-                    return Answer::Refused("the key was undone".into());
-                }
-                if !self.applied.contains_key(&key) && (refuses || self.refused.contains(&key)) {
-                    self.refused.insert(key);
-                    return Answer::Refused("declined".into());
-                }
-                Answer::Done(self.apply(&request.task_id, &name_of(request), key, effects))
-            }
+            Direction::Do => Ok(self.apply(&request.task_id, &name_of(request), key, effects)),
             Direction::Undo => {
-                if refuses {
-                    return Answer::Refused("the undo was refused".into());
-                }
                 let forward = request.undoes.clone().unwrap_or_default();
                 self.take_back(&request.task_id, &request.step, forward.clone(), effects);
                 if defect == Some(Defect::NoTombstones) {
                     self.undone.remove(&forward);
                 }
-                Answer::Done(json!({ "undone": true }))
+                Ok(json!({ "undone": true }))
             }
         }
     }

@@ -51,7 +51,6 @@ pub struct Memory {
 }
 
 impl Memory {
-    #[must_use]
     pub fn new(defect: Option<Defect>) -> Self {
         Self { tables: MemoryStore::default(), index: Mutex::default(), pointers: Mutex::default(), defect }
     }

@@ -4,14 +4,13 @@ use std::fmt::{self, Write};
 
 #[derive(Debug)]
 pub struct Trace {
-    hash: u64,
+    pub hash: u64,
     line: String,
-    lines: Option<Vec<String>>,
+    pub lines: Option<Vec<String>>,
 }
 
 impl Trace {
     /// An empty trace; its lines can only be printed if it `keeps` them.
-    #[must_use]
     pub fn new(keeps: bool) -> Self {
         Self { hash: 0xcbf2_9ce4_8422_2325, line: String::new(), lines: keeps.then(Vec::new) }
     }
@@ -24,15 +23,5 @@ impl Trace {
         if let Some(lines) = &mut self.lines {
             lines.push(self.line.clone());
         }
-    }
-
-    #[must_use]
-    pub fn hash(&self) -> u64 {
-        self.hash
-    }
-
-    #[must_use]
-    pub fn into_lines(self) -> Vec<String> {
-        self.lines.unwrap_or_default()
     }
 }

@@ -2,28 +2,25 @@
 
 use crate::dice::Class;
 use crate::node::Node;
+use crate::people::ask_submit;
 use crate::plan::MOST_BEATS;
 use crate::port::{Faulty, direction};
 use crate::queues::wait_ms;
-use crate::services::Answer;
 use crate::world::{Busy, Knock, World};
 use agent::AgentError;
 use serde_json::Value;
 use shared::decision::Progress;
 use shared::message::{Effect, Outcome, Reply, Request};
 use shared::ports::Messenger;
-use shared::time::{SignedDuration, Timestamp, plus, until};
+use shared::time::{SignedDuration, plus, until};
 use std::sync::Arc;
 use std::time::Duration;
 use submit::heartbeats::Alive;
 use submit::problem::Problem;
-use tokio::sync::oneshot;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
 /// How long it waits for the answer to a heartbeat.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Number of submit's processes, which take turns.
-const DOORS: u64 = 2;
 
 /// Does what `request` asks, for as long as its heartbeats are answered.
 pub(crate) async fn work(world: Arc<World>, node: Arc<Node>, request: Request, refuses: bool) {
@@ -46,10 +43,7 @@ pub(crate) async fn work(world: Arc<World>, node: Arc<Node>, request: Request, r
             Some(script) => world.serve_by(&script, &request, refuses).await.map(reply),
             None => {
                 wait_ms(takes).await;
-                Some(reply(match world.serve(&request, refuses) {
-                    Answer::Done(output) => Ok(output),
-                    Answer::Refused(error) => Err(AgentError::Refused { error, status: 409, answer: None }),
-                }))
+                Some(reply(world.serve(&request, refuses)))
             }
         }
     });
@@ -98,21 +92,13 @@ async fn beat(
     every: Duration,
 ) -> Option<Result<Alive, Problem>> {
     sleep(every).await;
-    let (out, back) = world.ways("client", &format!("{label} beat {number}"));
-    wait_ms(out).await;
-    let (answer, answered) = oneshot::channel();
     let progress = Progress { percent: Some((number % 100) as u8), note: None };
-    let beat = Knock::Beat(request.task_id.clone(), request.step.clone(), request.attempt, progress, answer);
-    world.knock(&format!("{}-{}", crate::node::Role::Submit.name(), number % DOORS), beat);
-    let answer = timeout(PATIENCE, answered).await.ok()?.ok()?;
-    wait_ms(back).await;
-    world
-        .trace(format_args!("{label} heartbeat {number}: {:?}", answer.as_ref().map(|alive| stamp(alive.complete_by))));
+    let (id, step) = (request.task_id.clone(), request.step.clone());
+    let knock = |answer| Knock::Beat(id, step, request.attempt, progress, answer);
+    let answer = ask_submit(world, &format!("{label} beat {number}"), number, PATIENCE, knock).await?;
+    let until = answer.as_ref().map(|alive| alive.complete_by.as_millisecond());
+    world.trace(format_args!("{label} heartbeat {number}: {until:?}"));
     Some(answer)
-}
-
-fn stamp(at: Timestamp) -> i64 {
-    at.as_millisecond()
 }
 
 fn of(result: Result<Value, AgentError>) -> Outcome {

@@ -10,11 +10,11 @@ use crate::history::{History, Rule, Violation};
 use crate::node::{Node, time_at};
 use crate::people;
 use crate::plan::{OrderPlan, Plan};
-use crate::port::{BUS, Faulty, way_ms};
+use crate::port::{BUS, Faulty};
 use crate::queues::Queues;
 use crate::real::{self, RealStore};
 use crate::script::{self, Script, Sending, Sent};
-use crate::services::{self, Answer, Services};
+use crate::services::{self, Services};
 use crate::store::{Memory, Store, call};
 use crate::trace::Trace;
 use agent::AgentError;
@@ -28,7 +28,7 @@ use shared::message::Request;
 use shared::operator::Outcome;
 use shared::order::Id;
 use shared::pools::Layout;
-use shared::ports::{AttentionIndex, Error, StateStore};
+use shared::ports::{Error, StateStore};
 use shared::queues;
 use shared::registry::{Pointer, Pointers};
 use shared::step::Direction;
@@ -44,12 +44,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use stepwarden_aws::{Config, schema};
 use submit::heartbeats::Alive;
 use submit::problem::Problem;
+use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 /// Name of the queue that submitters register for notices.
 pub const REPLY_QUEUE: &str = "shop";
 const TENANT: &str = "acme";
+
+/// Longest trip there or back without a fault, in milliseconds.
+const WAY_MS: u64 = 8;
 
 /// How long after a change orders may still get the definition before, in milliseconds.
 const FOLLOWED_MS: u64 = 5000;
@@ -86,12 +90,14 @@ pub struct World {
     /// The first mapped input that was sent under each idempotency key.
     bodies: Mutex<BTreeMap<String, Value>>,
     violations: Mutex<Vec<Violation>>,
-    poison: Mutex<BTreeSet<String>>,
+    /// Unreadable bodies, which are set aside.
+    pub(crate) poison: Mutex<BTreeSet<String>>,
     doors: Mutex<BTreeMap<String, mpsc::UnboundedSender<Knock>>>,
     acts: Mutex<BTreeMap<&'static str, u64>>,
+    /// Every scripted call so far, in order.
     pub(crate) sent: Mutex<Vec<Sent>>,
-    /// The answers to the events of a script, by position.
-    answered: Mutex<BTreeMap<usize, String>>,
+    /// The answers to the events of a script, by position: `accepted`, or the code of a problem.
+    pub(crate) answered: Mutex<BTreeMap<usize, String>>,
     /// The requests of a run without faults.
     requests: Mutex<BTreeSet<String>>,
     met: Mutex<BTreeMap<&'static str, u64>>,
@@ -106,7 +112,7 @@ pub struct World {
 }
 
 /// The beginning of the name under which the callback of a step is sent.
-pub(crate) const CALLBACK: &str = "callback:";
+pub const CALLBACK: &str = "callback:";
 
 /// What reaches a process other than from queues.
 pub(crate) enum Knock {
@@ -123,9 +129,17 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// The world of one run, and the runtime in virtual time that it runs in.
+pub(crate) fn begin(plan: Plan, options: &RunOptions) -> (Runtime, Arc<World>) {
+    fastrand::seed(plan.seed);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+    let runtime = runtime.expect("a runtime of one thread");
+    let world = runtime.block_on(async { Arc::new(World::new(plan, options)) });
+    (runtime, world)
+}
+
 impl World {
     /// The world of one run, before anything has happened.
-    #[must_use]
     pub fn new(plan: Plan, options: &RunOptions) -> Self {
         let began = Instant::now();
         let pools = match plan.pools {
@@ -176,18 +190,15 @@ impl World {
     }
 
     /// Milliseconds since the run began.
-    #[must_use]
     pub fn now_ms(&self) -> u64 {
         u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    #[must_use]
     pub fn time(&self) -> Timestamp {
         time_at(self.plan.epoch, self.began, 0)
     }
 
     /// A time as seconds since the run began.
-    #[must_use]
     pub fn clock_text(&self, at: Timestamp) -> String {
         let ms = self.plan.epoch.duration_until(at).as_millis();
         format!("{}.{:03}", ms / 1000, (ms % 1000).abs())
@@ -206,13 +217,11 @@ impl World {
     }
 
     /// How long a call's trip takes, there and back, in milliseconds.
-    #[must_use]
     pub fn ways(&self, node: &str, site: &str) -> (u64, u64) {
         let mut draw = self.dice.draw(&format!("{node} {site}"));
-        (way_ms(&mut draw), way_ms(&mut draw))
+        (draw.between(1, WAY_MS), draw.between(1, WAY_MS))
     }
 
-    #[must_use]
     pub fn label<'a>(&'a self, id: &'a Id) -> &'a str {
         self.labels.get(id).map_or(id.0.as_str(), String::as_str)
     }
@@ -243,7 +252,6 @@ impl World {
         lock(&self.history)
     }
 
-    #[must_use]
     pub fn sketch(&self, task: &Task) -> String {
         let workflow = self.definition(task);
         let steps = task.steps.iter().zip(&workflow.steps).map(|(step, spec)| {
@@ -260,7 +268,7 @@ impl World {
         format!("{:?} [{}] due {due}", task.phase, steps.join(", "))
     }
 
-    pub fn serve(&self, request: &Request, refuses: bool) -> Answer {
+    pub fn serve(&self, request: &Request, refuses: bool) -> Result<Value, AgentError> {
         lock(&self.services).act(request, refuses, self.defect, &mut self.history().effects)
     }
 
@@ -354,28 +362,20 @@ impl World {
         serde_json::from_str(&text).ok()
     }
 
-    /// Every scripted call so far, in order.
-    pub(crate) fn calls(&self) -> Vec<Sent> {
-        lock(&self.sent).clone()
-    }
-
     /// Whether the service of this agent is down.
-    #[must_use]
     pub fn is_out(&self, agent: &str) -> bool {
         let now = self.now_ms();
         lock(&self.outages).get(agent).is_some_and(|(from, until)| (*from..*until).contains(&now))
     }
 
     /// Whether the undo called `what` fails now.
-    #[must_use]
     pub fn does_undo_fail(&self, what: &str) -> bool {
         let now = self.now_ms();
         if let Some(until) = lock(&self.failing_undos).get(what) {
             return now < *until;
         }
-        let most = u64::try_from(self.plan.faults_end.as_millis()).unwrap_or(u64::MAX / 2);
-        let until =
-            self.fires(Class::UndoFails, what).map_or(0, |mut draw| (now + draw.between(500, 20_000)).min(most));
+        let ends = |mut draw: Draw| (now + draw.between(500, 20_000)).min(self.plan.faults_end_ms());
+        let until = self.fires(Class::UndoFails, what).map_or(0, ends);
         lock(&self.failing_undos).insert(what.to_owned(), until);
         now < until
     }
@@ -486,16 +486,6 @@ impl World {
         }
     }
 
-    /// Records the answer to an event of a script: `accepted`, or the code of a problem.
-    pub(crate) fn answered(&self, number: usize, answer: &str) {
-        lock(&self.answered).insert(number, answer.to_owned());
-    }
-
-    /// The answers to the events of a script.
-    pub(crate) fn answers(&self) -> BTreeMap<usize, String> {
-        lock(&self.answered).clone()
-    }
-
     pub fn by_hand(&self, id: &Id, step: &str, direction: Direction, round: u32) -> Option<Value> {
         self.trace(format_args!("somebody does {step} of {} by hand: {direction:?}", self.label(id)));
         lock(&self.services).by_hand(id, step, (direction, round), &mut self.history().effects)
@@ -509,11 +499,6 @@ impl World {
     /// Counts what the messenger met.
     pub(crate) fn count_met(&self, mishap: Mishap) {
         *lock(&self.met).entry(mishap.name()).or_default() += 1;
-    }
-
-    /// Registers an unreadable body.
-    pub(crate) fn add_poison(&self, body: &str) {
-        lock(&self.poison).insert(body.to_owned());
     }
 
     /// Every order that stopped must be listed among those that wait for a person, and no other.
@@ -584,7 +569,7 @@ impl World {
         lock(&self.violations).push(Violation { rule, order, words });
     }
 
-    pub(crate) fn engine(self: &Arc<Self>, node: &Arc<Node>) -> Engine<Faulty, Faulty> {
+    pub(crate) fn engine(self: &Arc<Self>, node: &Arc<Node>) -> Engine {
         let observed = Arc::clone(self);
         let config = engine::Config {
             instance: node.instance(),
@@ -598,8 +583,8 @@ impl World {
             shards: self.config.shards,
             public_url: self.config.public_url.clone(),
         };
-        let port = Faulty::new(self, node);
-        Engine::new(port.clone(), port, config).deciding_by(self.core.clone())
+        let port = Arc::new(Faulty::new(self, node));
+        Engine::new(Arc::clone(&port) as _, port, config).deciding_by(self.core.clone())
     }
 
     /// The channel through which calls reach a process in one of its lives.

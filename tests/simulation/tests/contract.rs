@@ -5,7 +5,7 @@
 
 use contract::messenger::{self, Place};
 use serde_json::Value;
-use shared::message::{AlertEvent, Effect, SetAside};
+use shared::message::{AlertEvent, Effect};
 use shared::order::Id;
 use shared::pools::Layout;
 use shared::ports::Messenger;
@@ -47,7 +47,7 @@ impl Place for Ports {
     async fn receive(&self, queue: &str) -> Vec<Value> {
         let messages = self.world.queues.receive(queue).await;
         let take = |message: Message| {
-            self.world.queues.delete(queue, message.receipt);
+            self.world.queues.delete(queue, &message);
             serde_json::from_str(&message.body).expect("JSON")
         };
         messages.into_iter().map(take).collect()
@@ -93,14 +93,9 @@ async fn what_the_messenger_reports_under_faults_holds() {
         Err(_) => 0..=199,
     };
     let (mut sent, mut failed) = (0, 0);
+    use Class::{AlertRefused, NoticeRefused, PartialBatch, SendError, SendLost};
     for seed in seeds {
-        let rates = [
-            (Class::SendError, 0.15),
-            (Class::SendLost, 0.15),
-            (Class::PartialBatch, 0.15),
-            (Class::NoticeRefused, 0.15),
-            (Class::AlertRefused, 0.15),
-        ];
+        let rates = [SendError, SendLost, PartialBatch, NoticeRefused, AlertRefused].map(|class| (class, 0.15));
         let plan = Plan { is_real_messenger: true, rates: rates.into(), ..Plan::new(seed, &workflows(), &[], 0) };
         let ports = over(plan, &RunOptions::default());
         let mut draw = Draw::of(seed, "effects");
@@ -115,18 +110,11 @@ async fn what_the_messenger_reports_under_faults_holds() {
 }
 
 fn effect(n: usize, draw: &mut Draw) -> Effect {
-    let aside = SetAside {
-        queue: "scheduler".into(),
-        message_id: n.to_string(),
-        reason: "no message".into(),
-        body: "{".into(),
-        is_cut: false,
-    };
     match draw.between(0, 4) {
         0 | 1 => Effect::Request(Box::new(messenger::request(n, "payment", "tenant"))),
         2 => messenger::wake(n, i64::try_from(draw.between(0, 5000)).expect("a few seconds")),
         3 => Effect::Alert(Box::new(AlertEvent::unreadable(&Id(format!("ord_{n}")), "reason"))),
-        _ => Effect::SetAside(Box::new(aside)),
+        _ => Effect::SetAside(Box::new(messenger::aside(&n.to_string(), "no message", "{"))),
     }
 }
 

@@ -17,13 +17,7 @@ const WITHIN: u64 = 600;
 
 #[test]
 fn an_undo_too_early_or_in_the_wrong_order_is_found() {
-    let settings = Settings {
-        workflows: workflows(),
-        children: Vec::new(),
-        real_every: 0,
-        command: "stepwarden simulate".into(),
-        script: None,
-    };
+    let settings = Settings { workflows: workflows(), ..Settings::default() };
     for defect in [
         Defect::ForwardByIsTheLast,
         Defect::ExtensionLeavesForwardBy,

@@ -285,13 +285,12 @@ fn build(file: &Path, whole: &RawFile, raw: &RawScenario, family: Family) -> Res
     if let (Some(fault), false) = (fault(&family.own, &input), expect.state.get_ref() == REFUSED) {
         return Err((raw.input.as_ref().map_or_else(|| raw.name.span(), Spanned::span), fault));
     }
+    let expect = expectation(expect, &family)?;
+    let (events, answered) = events(&raw.events, &family.own)?;
     Ok(Scenario {
         name: raw.name.get_ref().clone(),
-        expect: Expect {
-            events: raw.events.iter().map(|event| answered(event.get_ref())).collect(),
-            ..expectation(expect, &family)?
-        },
-        script: Arc::new(Script::new(input, answers).sending(events(&raw.events, &family.own)?)),
+        expect: Expect { events: answered, ..expect },
+        script: Arc::new(Script::new(input, answers).sending(events)),
         workflow: family.own,
         children: family.children,
     })
@@ -327,9 +326,9 @@ pub(crate) fn data(data: &Value) -> Result<(), String> {
     }
 }
 
-/// The events that are sent to the order.
-fn events(raw: &[Spanned<RawEvent>], workflow: &Workflow) -> Result<Vec<Sending>, Problem> {
-    let mut all = Vec::new();
+/// The events that are sent to the order, and the name of each with the answer that is expected.
+fn events(raw: &[Spanned<RawEvent>], workflow: &Workflow) -> Result<(Vec<Sending>, Vec<(String, String)>), Problem> {
+    let (mut all, mut answers) = (Vec::new(), Vec::new());
     for (number, spanned) in raw.iter().enumerate() {
         let event = spanned.get_ref();
         let name = event.name.get_ref();
@@ -345,14 +344,9 @@ fn events(raw: &[Spanned<RawEvent>], workflow: &Workflow) -> Result<Vec<Sending>
         let at = event.at.as_ref().map(|Time(at)| std::time::Duration::try_from(*at).unwrap_or_default());
         let key = event.key.clone().unwrap_or_else(|| format!("event-{}", number + 1));
         all.push(Sending { at, name: name.clone(), key, data, by: event.by.clone() });
+        answers.push((name.clone(), answer.to_owned()));
     }
-    Ok(all)
-}
-
-/// The name of an event, and the answer that is expected.
-fn answered(event: &RawEvent) -> (String, String) {
-    let answer = event.answer.as_ref().map_or(ACCEPTED, |answer| answer.get_ref());
-    (event.name.get_ref().clone(), answer.to_owned())
+    Ok((all, answers))
 }
 
 /// An input: a table, or the path of a JSON file.

@@ -73,9 +73,9 @@ pub fn settings(scenario: &Scenario, command: String) -> Settings {
     Settings {
         workflows: vec![Arc::clone(&scenario.workflow)],
         children: scenario.children.clone(),
-        real_every: 0,
         command,
         script: Some(Arc::clone(&scenario.script)),
+        ..Settings::default()
     }
 }
 

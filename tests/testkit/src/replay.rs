@@ -34,7 +34,7 @@ pub struct Replay {
 }
 
 /// How it went.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct Replayed {
     /// The order.
     pub order_id: String,
@@ -153,12 +153,8 @@ impl Replay {
             other_definition: self.is_other,
             exported_state: root.task.process_state().name(),
             state: "Refused".into(),
-            same: false,
-            parts_at: None,
-            differences: Vec::new(),
             notes: self.notes.clone(),
-            broken: Vec::new(),
-            history: Vec::new(),
+            ..Replayed::default()
         };
         if let Some(fault) = crate::file::fault(&self.workflow, &self.script.input) {
             replayed.differences.push(Difference::of("input", Value::from("accepted"), Value::from(fault)));

@@ -3,9 +3,11 @@
 
 use super::{Answer, Event, Order, Outcome, play_file};
 use serde_json::json;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
+use tempfile::TempDir;
 
+const EXAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples");
 const EXAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/branches");
 
 fn example(name: &str) -> String {
@@ -14,19 +16,35 @@ fn example(name: &str) -> String {
 
 /// The results of `text` as a scenario file beside the example's workflows.
 fn played(text: &str) -> Result<Vec<Outcome>, String> {
-    let dir = tempfile::tempdir().unwrap();
-    std::fs::create_dir(dir.path().join("tests")).unwrap();
+    let input = r#"{"email": "eve@example.com", "name": null}"#;
+    let dir = folder(&[("tests/input.json", input), ("tests/t.toml", text)]);
     std::fs::create_dir(dir.path().join("workflows")).unwrap();
     for entry in std::fs::read_dir(Path::new(EXAMPLE).join("workflows")).unwrap() {
         let path = entry.unwrap().path();
         std::fs::copy(&path, dir.path().join("workflows").join(path.file_name().unwrap())).unwrap();
     }
-    std::fs::write(dir.path().join("tests/input.json"), r#"{"email": "eve@example.com", "name": null}"#).unwrap();
-    let file = dir.path().join("tests/t.toml");
-    std::fs::write(&file, text).unwrap();
     let shown =
         |error: shared::workflow::file::Error| error.to_string().replace(&format!("{}/", dir.path().display()), "");
-    play_file(&file, 0).map_err(shown)
+    play_file(&dir.path().join("tests/t.toml"), 0).map_err(shown)
+}
+
+/// A folder with these files.
+fn folder(files: &[(&str, &str)]) -> TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    for (name, text) in files {
+        let path = dir.path().join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    }
+    dir
+}
+
+/// Checks what is said about answers to calls with these names.
+fn are_refused(order: impl Fn() -> Order, names: &[(&str, &str)]) {
+    for (name, why) in names {
+        let found = order().answers(name, [Answer::ok(json!({}))]).play(0..0).unwrap_err();
+        assert!(found.contains(why), "{name}: {found}");
+    }
 }
 
 /// All sentences about the scenarios of `text`.
@@ -51,93 +69,72 @@ fn the_example_runs_and_is_the_one_of_the_readme() {
     assert_eq!(shown, lines(include_str!("../examples/nothing_to_pack.rs")));
 }
 
-// The mini-cases: what exists already is looked up, a payment is confirmed only if it has to be, and all marks of `after`.
-#[test]
-fn the_example_s_scenarios_end_as_they_expect() {
-    assert_eq!(all_of(EXAMPLE, 4), 12);
-}
-
-// The mini-case: two people, reminders, a no, and a month.
-#[test]
-fn the_scenarios_of_approvals_end_as_they_expect() {
-    assert_eq!(all_of(concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/approvals"), 1), 7);
-}
-
 // Months pass in virtual time.
 #[test]
-fn the_scenarios_of_waits_end_as_they_expect() {
-    assert_eq!(all_of(concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/waits"), 1), 4);
-}
-
-// The mini-cases Pickup and Webhook.
-#[test]
-fn the_scenarios_of_events_end_as_they_expect() {
-    assert_eq!(all_of(concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/events"), 2), 8);
-    assert_eq!(all_of(concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/polls"), 2), 4);
-}
-
-// The mini-case of the warehouses: children are found beside the file, and one item has an answer of its own.
-#[test]
-fn the_scenarios_of_lists_end_as_they_expect() {
-    assert_eq!(all_of(concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/lists"), 2), 5);
-}
-
-// A list is collected page by page, and a call is made for each of its items.
-#[test]
-fn the_scenarios_of_pages_end_as_they_expect() {
-    assert_eq!(all_of(concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/pages"), 2), 4);
+fn the_scenarios_of_the_examples_end_as_they_expect() {
+    // By example: with how many seeds each of its scenarios is played, and how many it has.
+    let examples = [
+        // The mini-cases: what exists already is looked up, a payment is confirmed only if it has to be, and all marks of `after`.
+        ("branches", 4, 12),
+        // The mini-case: two people, reminders, a no, and a month.
+        ("approvals", 1, 7),
+        ("waits", 1, 4),
+        // The mini-cases Pickup and Webhook.
+        ("events", 2, 8),
+        ("polls", 2, 4),
+        // The mini-case of the warehouses: children are found beside the file, and one item has an answer of its own.
+        ("lists", 2, 5),
+        // A list is collected page by page, and a call is made for each of its items.
+        ("pages", 2, 4),
+    ];
+    std::thread::scope(|scope| {
+        for (example, seeds, count) in examples {
+            scope.spawn(move || assert_eq!(all_of(example, seeds), count, "{example}"));
+        }
+    });
 }
 
 #[test]
 fn a_name_that_leads_to_no_call_of_a_child_says_what_to_write() {
-    let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/lists/workflows/dispatch.toml");
-    for (name, why) in [
+    let file = Path::new(EXAMPLES).join("lists/workflows/dispatch.toml");
+    let names = [
         ("lines", "step `lines` starts orders; name a step of theirs, such as `lines/pick`"),
         ("lines/pack", "workflow `shipment` has no step `pack`; write one of `pick`, `hand-over`"),
         ("pay/pick", "step `pay` starts no order; write `pay` alone"),
         ("invoice[0]/write", "step `invoice` has no `each`; write `invoice/write`"),
         ("lines[x]/pick", "`x` is no position in a list; write `lines[0]/pick` for the first item"),
         ("lines/hand-over.undo", "step `hand-over` has no `undo`; remove `lines/hand-over.undo`"),
-    ] {
-        let order = Order::of(dir).input(json!({ "order": "S-1", "lines": [] }));
-        let found = order.answers(name, [Answer::ok(json!({}))]).play(0..0).unwrap_err();
-        assert!(found.contains(why), "{name}: {found}");
-    }
+    ];
+    are_refused(|| Order::of(&file).input(json!({ "order": "S-1", "lines": [] })), &names);
 }
 
 #[test]
 fn a_call_for_each_item_has_the_name_of_its_step() {
-    let dir = tempfile::tempdir().unwrap();
-    let file = dir.path().join("mails.toml");
     let text = "name = \"mails\"\n[[step]]\nname = \"mails\"\nafter = []\neach = \"${input.to}\"\n\
         http = { url = \"https://mail.example/messages\", method = \"POST\" }\nwith = { to = \"${item}\" }\ntimeout = \"10s\"\n\
         undo = { http = { url = \"https://mail.example/recall\", method = \"POST\" }, with = { of = \"${item}\" } }\n\
         [[step]]\nname = \"note\"\nafter = [\"mails\"]\nhttp = { url = \"https://a.example/n\", method = \"POST\" }\ntimeout = \"10s\"\n";
-    std::fs::write(&file, text).unwrap();
-    let order = || Order::of(&file).input(json!({ "to": ["a", "b"] }));
+    let dir = folder(&[("mails.toml", text)]);
+    let order = || Order::of(dir.path().join("mails.toml")).input(json!({ "to": ["a", "b"] }));
     let undone = order().answers("mails", [Answer::ok(json!({ "id": 1 }))]).answers("note", [Answer::refused("no")]);
     let undone = undone.ends("Undone").undone(["mails"]).calls("mails", 2).calls("mails[1]", 1).calls("mails.undo", 2);
     undone.calls("mails[0].undo", 1).sent("mails[1].undo", json!({ "body": { "of": "b" } })).check(0..2);
     let failed = order().answers("mails[1]", [Answer::refused("no such address")]);
     failed.ends("Undone").failed(["mails"]).error("no such address").check(0..2);
-    for (name, why) in [
+    let names = [
         ("mails/mails", "step `mails` makes a call for each item; write `mails` alone"),
         ("mails[x]", "`x` is no position in a list; write `mails[0]` for the first item"),
         ("mails[x].undo", "`x` is no position in a list; write `mails[0].undo` for the first item"),
         ("note[0]", "step `note` has no `each`; write `note`"),
         ("mails.remind", "step `mails` has no `remind`; remove `mails.remind`"),
-    ] {
-        let found = order().answers(name, [Answer::ok(json!({}))]).play(0..0).unwrap_err();
-        assert!(found.contains(why), "{name}: {found}");
-    }
+    ];
+    are_refused(order, &names);
 }
 
 // Its file is named with its line, and what the folder has.
 #[test]
 fn a_workflow_that_is_started_and_has_no_file_is_named() {
-    let dir = tempfile::tempdir().unwrap();
-    let text = "name = \"a\"\n[[step]]\nname = \"x\"\nworkflow = \"b\"\n";
-    std::fs::write(dir.path().join("a.toml"), text).unwrap();
+    let dir = folder(&[("a.toml", "name = \"a\"\n[[step]]\nname = \"x\"\nworkflow = \"b\"\n")]);
     let found = Order::of(dir.path().join("a.toml")).play(0..0).unwrap_err();
     assert!(found.contains("a.toml:4: no file beside this one defines workflow `b`;"), "{found}");
 }
@@ -145,7 +142,7 @@ fn a_workflow_that_is_started_and_has_no_file_is_named() {
 /// Plays all scenarios of an example, each also with this number of seeds, and says how many there are.
 fn all_of(example: &str, seeds: u64) -> usize {
     let mut count = 0;
-    for entry in std::fs::read_dir(Path::new(example).join("tests")).unwrap() {
+    for entry in std::fs::read_dir(Path::new(EXAMPLES).join(example).join("tests")).unwrap() {
         for outcome in play_file(&entry.unwrap().path(), seeds).unwrap() {
             assert_eq!(outcome.failures, Vec::<String>::new(), "{}: {}", outcome.file, outcome.name);
             count += 1;
@@ -156,89 +153,75 @@ fn all_of(example: &str, seeds: u64) -> usize {
 
 #[test]
 fn what_is_not_as_expected_is_named() {
-    let table = [
+    let customer = [
         (
-            "customer.toml",
             "state = \"Processed\"\nran = [\"create\"",
             "state = \"Undone\"\nran = [\"create\"",
             "state: expected Undone, but it is Processed",
         ),
-        ("customer.toml", "ran = [\"create\", \"greet\"]", "ran = [\"create\"]", "ran: `greet` is not expected"),
+        ("ran = [\"create\", \"greet\"]", "ran = [\"create\"]", "ran: `greet` is not expected"),
+        ("passed_over = [\"look-up\"]", "passed_over = [\"look-up\", \"greet\"]", "passed_over: `greet` is missing"),
+        ("caught = [\"create\"]", "caught = []", "caught: `create` is not expected"),
+        ("failed = [\"create\"]", "failed = [\"greet\"]", "failed: `greet` is missing"),
+        ("undone = [\"create\"]", "undone = []", "undone: `create` is not expected"),
         (
-            "customer.toml",
-            "passed_over = [\"look-up\"]",
-            "passed_over = [\"look-up\", \"greet\"]",
-            "passed_over: `greet` is missing",
-        ),
-        ("customer.toml", "caught = [\"create\"]", "caught = []", "caught: `create` is not expected"),
-        ("customer.toml", "failed = [\"create\"]", "failed = [\"greet\"]", "failed: `greet` is missing"),
-        ("customer.toml", "undone = [\"create\"]", "undone = []", "undone: `create` is not expected"),
-        (
-            "customer.toml",
             "{ id = \"c7\" }\nsent",
             "{ id = \"c8\" }\nsent",
             r#"outputs.look-up: expected {"id":"c8"}, but it is {"id":"c7"}"#,
         ),
         (
-            "customer.toml",
             "customer = \"c1\", ",
             "",
             r#"sent.greet.body: expected {"template":"welcome"}, but it is {"customer":"c1","template":"welcome"}"#,
         ),
         (
-            "customer.toml",
             "Bearer {secret:crm-token}",
             "Bearer {secret:other}",
             r#"sent.create.headers.authorization: expected "Bearer {secret:other}", but it is "Bearer {secret:crm-token}""#,
         ),
         (
-            "customer.toml",
             "ada%40example.com",
             "ada@example.com",
             r#"sent.look-up.url: expected "https://crm.example/customers?email=ada@example.com", but it is "https://crm.example/customers?email=ada%40example.com""#,
         ),
-        ("customer.toml", "create = 5, greet", "create = 4, greet", "calls.create: expected 4, but it is 5"),
+        ("create = 5, greet", "create = 4, greet", "calls.create: expected 4, but it is 5"),
         (
-            "customer.toml",
             "error = \"no such template\"",
             "error = \"no such letter\"",
             "error: expected one with `no such letter`, but it is `",
         ),
+    ];
+    let payment = [
         (
-            "payment.toml",
             "order = \"${order.id}\"",
             "order = \"${order.tenant}\"",
             r#"sent.ship.body: expected {"charge":"ch_1","order":"acme"}, but it is {"#,
         ),
-        (
-            "payment.toml",
-            "order = \"${order.id}\"",
-            "order = \"${input.no}\"",
-            "sent.ship.body: `input.no` is not there",
-        ),
-        ("payment.toml", "sent.confirm = {", "sent.\"charge.undo\" = {", "sent.charge.undo: it was not called"),
-        ("payment.toml", "\"card[number]\" = \"4242\"", "\"card[number]\" = 4242", "sent.charge.body: expected"),
+        ("order = \"${order.id}\"", "order = \"${input.no}\"", "sent.ship.body: `input.no` is not there"),
+        ("sent.confirm = {", "sent.\"charge.undo\" = {", "sent.charge.undo: it was not called"),
+        ("\"card[number]\" = \"4242\"", "\"card[number]\" = 4242", "sent.charge.body: expected"),
         // The order itself is different.
         (
-            "payment.toml",
             "charge = { answer = { id = \"ch_1\", status = \"succeeded\" } }",
             "",
             "state: expected Processed, but it is Error: the undo of `charge` failed: `output.id`",
         ),
         (
-            "payment.toml",
             "{ status = 503 }, { status = 200 }",
             "{ refused = \"too late\" }",
             "state: expected Undone, but it is Error: the undo of `charge` failed: too late",
         ),
-        ("claim.toml", "cents = 900000", "cents = 400000", "ran: `expert`, `letter` is missing"),
     ];
-    for (file, from, to, sentence) in table {
-        let text = example(file);
-        let changed = text.replacen(from, to, 1);
-        assert_ne!(changed, text, "{from}");
-        let found = failures(&changed);
-        assert!(found.iter().any(|one| one.starts_with(sentence)), "{sentence}: {found:#?}");
+    let claim = [("cents = 900000", "cents = 400000", "ran: `expert`, `letter` is missing")];
+    let tables = [("customer.toml", &customer[..]), ("payment.toml", &payment), ("claim.toml", &claim)];
+    for (file, table) in tables {
+        for (from, to, sentence) in table {
+            let text = example(file);
+            let changed = text.replacen(from, to, 1);
+            assert_ne!(changed, text, "{from}");
+            let found = failures(&changed);
+            assert!(found.iter().any(|one| one.starts_with(sentence)), "{sentence}: {found:#?}");
+        }
     }
     let nothing = failures("[[scenario]]\nname = \"x\"\nworkflow = \"claim\"\nexpect = { state = \"Refused\" }\n");
     assert_eq!(
@@ -269,15 +252,13 @@ fn inputs_and_answers_of_the_file_are_those_of_its_scenarios() {
 // K7: that an input is refused can be expected, and is refused by the code that runs.
 #[test]
 fn an_input_that_does_not_fit_its_schema_may_be_expected() {
-    let dir = tempfile::tempdir().unwrap();
     let workflow =
         "name = \"w\"\n[input]\nrequired = [\"n\"]\n[[step]]\nname = \"a\"\nagent = \"mail\"\ntimeout = \"5s\"\n";
-    std::fs::write(dir.path().join("w.toml"), workflow).unwrap();
     let play = |state: &str, input: &str| {
         let text = format!(
             "workflow = \"w.toml\"\n[[scenario]]\nname = \"x\"\ninput = {input}\nexpect = {{ state = \"{state}\" }}\n"
         );
-        std::fs::write(dir.path().join("t.toml"), text).unwrap();
+        let dir = folder(&[("w.toml", workflow), ("t.toml", &text)]);
         play_file(&dir.path().join("t.toml"), 0).map(|mut all| all.remove(0).failures)
     };
     assert_eq!(play("Refused", "{}").unwrap(), Vec::<String>::new());
@@ -288,125 +269,94 @@ fn an_input_that_does_not_fit_its_schema_may_be_expected() {
 #[test]
 fn a_file_that_is_wrong_says_where_and_what_to_write() {
     let scenario = "[[scenario]]\nname = \"x\"\nworkflow = \"claim\"\n";
-    let table = [
-        (String::new(), "t.toml:1: the file has no scenario; add a [[scenario]] with `name` and `expect`"),
-        (scenario.into(), "t.toml:2: the scenario expects nothing; add [scenario.expect] with at least `state`"),
-        (
-            "[[scenario]]\nname = \"x\"\nexpect = { state = \"Undone\" }".into(),
-            "t.toml:2: the scenario has no workflow; add `workflow = \"NAME\"`, here or at the top of the file",
-        ),
-        (
-            "workflow = \"clam\"\n[[scenario]]\nname = \"x\"\nexpect = { state = \"Undone\" }".into(),
-            "t.toml:1: there is no workflow `clam`; workflows has `claim`, `customer`, `payment`",
-        ),
-        (
-            format!("{scenario}expect = {{ state = \"Done\" }}"),
-            "t.toml:4: an order does not end as `Done`; write `Processed`, `Undone`, `Error`, or `Refused` if its input does not fit",
-        ),
-        (
-            format!("{scenario}expect = {{ state = \"Undone\", run = [] }}"),
-            "t.toml:4: unknown field `run`, expected one of `state`, `ran`",
-        ),
-        (
-            format!("{scenario}expect = {{ state = \"Undone\", ran = [\"assses\"] }}"),
-            "t.toml:4: workflow `claim` has no step `assses`; write one of `assess`, `expert`, `letter`, `pay`",
-        ),
-        (
-            format!("{scenario}expect = {{ state = \"Undone\", caught = [\"pay\"] }}"),
-            "t.toml:4: step `pay`: has no `catch`, so its failure is never caught; remove it from `caught`",
-        ),
-        (
-            format!("{scenario}expect = {{ state = \"Undone\", undone = [\"pay\"] }}"),
-            "t.toml:4: step `pay`: has no `undo`, so it is never undone; remove it from `undone`",
-        ),
-        (
-            format!("{scenario}expect = {{ state = \"Undone\", sent.pay = {{ input = 1 }} }}"),
-            "t.toml:4: `input` is not sent to a URL; write `method`, `url`, `headers`, `body`",
-        ),
-        (
-            format!("{scenario}answers.asses = {{}}\nexpect = {{ state = \"Undone\" }}"),
-            "t.toml:4: workflow `claim` has no step `asses`",
-        ),
-        (
-            format!("{scenario}answers.\"pay.undo\" = {{}}\nexpect = {{ state = \"Undone\" }}"),
-            "t.toml:4: step `pay` has no `undo`; remove `pay.undo`",
-        ),
-        (
-            format!("{scenario}answers.pay = {{ output = 1 }}\nexpect = {{ state = \"Undone\" }}"),
-            "t.toml:4: write `answer`, which is what the service answers; the step's `output` is taken from it",
-        ),
-        (
-            format!("{scenario}answers.pay = {{ status = 700 }}\nexpect = {{ state = \"Undone\" }}"),
-            "t.toml:4: an answer cannot have the status 700; write one from 200 to 599",
-        ),
-        (
-            format!("{scenario}answers.pay = {{ status = 402, silent = true }}\nexpect = {{ state = \"Undone\" }}"),
-            "t.toml:4: keep one of `refused`, `unavailable`, `silent`, and an answer with `status` or `answer`",
-        ),
-        (
-            format!("{scenario}answers.pay = []\nexpect = {{ state = \"Undone\" }}"),
-            "t.toml:4: the list of answers is empty; write at least one, such as { status = 200 }",
-        ),
-        (
-            format!("{scenario}answers.pay = {{ headers = {{ \"a b\" = \"x\" }} }}\nexpect = {{ state = \"Undone\" }}"),
-            "t.toml:4: `a b` is no header of HTTP",
-        ),
-        (
-            format!("{scenario}answers.pay = {{ takes = \"25h\" }}\nexpect = {{ state = \"Undone\" }}"),
-            "t.toml:4: `takes` is out of range; write a time from 0s to 24h",
-        ),
-        (
-            format!("{scenario}input = \"none.json\"\nexpect = {{ state = \"Undone\" }}"),
-            "t.toml:4: the input tests/none.json cannot be read",
-        ),
-        (
-            format!("{scenario}input = 5\nexpect = {{ state = \"Undone\" }}"),
-            "t.toml:4: an input is a table, or the path of a JSON file with an object",
-        ),
-        (
-            format!("{scenario}expect = {{ state = \"Undone\" }}\n{scenario}expect = {{ state = \"Undone\" }}"),
-            "t.toml:6: a scenario named `x` already exists; give each a unique name",
-        ),
-        (
-            format!(
-                "{scenario}answers.pay = {{ status = 200 }}\nanswers.pay.undo = {{}}\nexpect = {{ state = \"Undone\" }}"
-            ),
-            "t.toml:5: ",
-        ),
-    ];
-    for (text, sentence) in table {
-        let wanted = format!("tests/{sentence}");
-        match played(&text) {
+    let undone = "expect = { state = \"Undone\" }\n";
+    let says = |text: &str, sentence: &str| {
+        let wanted = format!("tests/t.toml:{sentence}");
+        match played(text) {
             Err(said) => assert!(said.starts_with(&wanted), "{wanted}\n{said}\n{text}"),
             Ok(outcomes) => panic!("{wanted}: {outcomes:?}"),
         }
+    };
+    for (text, sentence) in [
+        ("", "1: the file has no scenario; add a [[scenario]] with `name` and `expect`"),
+        (scenario, "2: the scenario expects nothing; add [scenario.expect] with at least `state`"),
+        (
+            &format!("[[scenario]]\nname = \"x\"\n{undone}"),
+            "2: the scenario has no workflow; add `workflow = \"NAME\"`, here or at the top of the file",
+        ),
+        (
+            &format!("workflow = \"clam\"\n[[scenario]]\nname = \"x\"\n{undone}"),
+            "1: there is no workflow `clam`; workflows has `claim`, `customer`, `payment`",
+        ),
+        (
+            &format!("{scenario}{undone}{scenario}{undone}"),
+            "6: a scenario named `x` already exists; give each a unique name",
+        ),
+        (&format!("{scenario}answers.pay = {{ status = 200 }}\nanswers.pay.undo = {{}}\n{undone}"), "5: "),
+    ] {
+        says(text, sentence);
+    }
+    for (expect, sentence) in [
+        (
+            "state = \"Done\"",
+            "an order does not end as `Done`; write `Processed`, `Undone`, `Error`, or `Refused` if its input does not fit",
+        ),
+        ("state = \"Undone\", run = []", "unknown field `run`, expected one of `state`, `ran`"),
+        (
+            "state = \"Undone\", ran = [\"assses\"]",
+            "workflow `claim` has no step `assses`; write one of `assess`, `expert`, `letter`, `pay`",
+        ),
+        (
+            "state = \"Undone\", caught = [\"pay\"]",
+            "step `pay`: has no `catch`, so its failure is never caught; remove it from `caught`",
+        ),
+        (
+            "state = \"Undone\", undone = [\"pay\"]",
+            "step `pay`: has no `undo`, so it is never undone; remove it from `undone`",
+        ),
+        (
+            "state = \"Undone\", sent.pay = { input = 1 }",
+            "`input` is not sent to a URL; write `method`, `url`, `headers`, `body`",
+        ),
+    ] {
+        says(&format!("{scenario}expect = {{ {expect} }}"), &format!("4: {sentence}"));
+    }
+    for (line, sentence) in [
+        ("answers.asses = {}", "workflow `claim` has no step `asses`"),
+        ("answers.\"pay.undo\" = {}", "step `pay` has no `undo`; remove `pay.undo`"),
+        (
+            "answers.pay = { output = 1 }",
+            "write `answer`, which is what the service answers; the step's `output` is taken from it",
+        ),
+        ("answers.pay = { status = 700 }", "an answer cannot have the status 700; write one from 200 to 599"),
+        (
+            "answers.pay = { status = 402, silent = true }",
+            "keep one of `refused`, `unavailable`, `silent`, and an answer with `status` or `answer`",
+        ),
+        ("answers.pay = []", "the list of answers is empty; write at least one, such as { status = 200 }"),
+        ("answers.pay = { headers = { \"a b\" = \"x\" } }", "`a b` is no header of HTTP"),
+        ("answers.pay = { takes = \"25h\" }", "`takes` is out of range; write a time from 0s to 24h"),
+        ("input = \"none.json\"", "the input tests/none.json cannot be read"),
+        ("input = 5", "an input is a table, or the path of a JSON file with an object"),
+    ] {
+        says(&format!("{scenario}{line}\n{undone}"), &format!("4: {sentence}"));
     }
 }
 
 // A workflow that other tests of this folder do not use may be broken; the one under test may not.
 #[test]
 fn a_broken_workflow_is_refused_with_its_own_line() {
-    let dir = tempfile::tempdir().unwrap();
-    for folder in ["tests", "workflows"] {
-        std::fs::create_dir(dir.path().join(folder)).unwrap();
-    }
-    std::fs::write(dir.path().join("workflows/a.toml"), "name = \"a\"\n[[step]]\nname = \"x\"\nagent = \"mine\"\n")
-        .unwrap();
-    std::fs::write(
-        dir.path().join("workflows/b.toml"),
-        "name = \"b\"\n[[step]]\nname = \"x\"\nagent = \"mine\"\ntimeout = \"5s\"",
-    )
-    .unwrap();
-    let file: PathBuf = dir.path().join("tests/t.toml");
-    let scenario = |name: &str| {
-        format!(
+    let broken = "name = \"a\"\n[[step]]\nname = \"x\"\nagent = \"mine\"\n";
+    let good = "name = \"b\"\n[[step]]\nname = \"x\"\nagent = \"mine\"\ntimeout = \"5s\"";
+    let play = |name: &str| {
+        let text = format!(
             "[[scenario]]\nname = \"x\"\nworkflow = \"{name}\"\nexpect = {{ state = \"Processed\", sent.x.input = {{}} }}\n"
-        )
+        );
+        let dir = folder(&[("workflows/a.toml", broken), ("workflows/b.toml", good), ("tests/t.toml", &text)]);
+        play_file(&dir.path().join("tests/t.toml"), 2)
     };
-    std::fs::write(&file, scenario("b")).unwrap();
-    assert_eq!(play_file(&file, 2).unwrap()[0].failures, Vec::<String>::new());
-    std::fs::write(&file, scenario("a")).unwrap();
-    let error = play_file(&file, 0).unwrap_err().to_string();
+    assert_eq!(play("b").unwrap()[0].failures, Vec::<String>::new());
+    let error = play("a").unwrap_err().to_string();
     assert!(
         error.ends_with("workflows/a.toml:3: step `x` has no timeout; add, for example, `timeout = \"30s\"`"),
         "{error}"
@@ -473,7 +423,7 @@ fn an_order_in_rust_catches_what_a_scenario_catches() {
 
 #[test]
 fn an_order_in_rust_sends_events() {
-    let pickup = Path::new(EXAMPLE).join("../events/workflows/pickup.toml");
+    let pickup = Path::new(EXAMPLES).join("events/workflows/pickup.toml");
     let outcome = Order::of(pickup)
         .event(Event::of("nobody-waits", json!({})).at(Duration::from_secs(1)), "no_such_event")
         .play(0..0);

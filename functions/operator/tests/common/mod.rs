@@ -11,13 +11,13 @@ use shared::engine::Handled;
 use shared::message::{Outcome, Reply};
 use shared::order::{Id, Order};
 use shared::task::{ProcessState, Submission, Task, shard_of};
-use shared::time::{SignedDuration, Timestamp};
+use shared::time::Timestamp;
 use shared::workflow::Workflow;
 use shared::workflow::file::{Known, parse};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use stepwarden_aws::{Clients, Config, engine, item, schema};
-use stepwarden_embedded::{Endpoints, Options};
+use stepwarden_embedded::{Call, Endpoints, Fault, Options};
 
 pub const WORKFLOW: &str = r#"
 name = "sample"
@@ -35,10 +35,58 @@ after = ["a"]
 timeout = "10s"
 "#;
 
-/// Ids in a list that answers with `order_id`.
+/// The workflow in `text`.
+pub fn parsed(text: &str) -> Workflow {
+    parse("w.toml", text, Known { agents: &["x", "y"], inputs: &[] }).unwrap()
+}
+
+/// The sample workflow with another timeout of its last step.
+pub fn with_timeout(seconds: u32) -> String {
+    WORKFLOW.replace("after = [\"a\"]\ntimeout = \"10s\"", &format!("after = [\"a\"]\ntimeout = \"{seconds}s\""))
+}
+
+/// `body` with the fields of `more`.
+pub fn with(mut body: Value, more: Value) -> Value {
+    body.as_object_mut().unwrap().extend(more.as_object().cloned().unwrap_or_default());
+    body
+}
+
+/// A request as API Gateway sends it.
+pub fn request(method: &str, path: &str, body: Value) -> Value {
+    let (path, query) = path.split_once('?').unwrap_or((path, ""));
+    let mut event = json!({
+        "version": "2.0",
+        "routeKey": "$default",
+        "rawPath": path,
+        "rawQueryString": query,
+        "headers": {"content-type": "application/json"},
+        "requestContext": {"http": {"method": method, "path": path}},
+        "isBase64Encoded": false,
+    });
+    if !body.is_null() {
+        event["body"] = Value::String(body.to_string());
+    }
+    event
+}
+
+/// What API Gateway knows of a caller with a token.
+pub fn token(subject: &str, scope: &str) -> Value {
+    json!({"jwt": {"claims": {"sub": subject, "tenant": "acme", "scope": scope}, "scopes": null}})
+}
+
+/// Status and detail of a refusal.
+pub fn detail(answer: &(i64, Value)) -> (i64, &str) {
+    (answer.0, answer.1["detail"].as_str().unwrap_or_else(|| panic!("{answer:?}")))
+}
+
+/// Ids in a list that answers with `order_id`, in its order.
+pub fn names(all: &Value) -> Vec<String> {
+    all.as_array().into_iter().flatten().map(|one| one["order_id"].as_str().unwrap().to_owned()).collect()
+}
+
+/// The same, sorted.
 pub fn ids(all: &Value) -> Vec<String> {
-    let mut ids: Vec<_> =
-        all.as_array().into_iter().flatten().map(|one| one["order_id"].as_str().unwrap().to_owned()).collect();
+    let mut ids = names(all);
     ids.sort();
     ids
 }
@@ -79,7 +127,7 @@ impl World {
         config.queue_prefix = schema::create(&clients, &config, "test-", 30).await.unwrap();
         let now = Arc::new(AtomicI64::new(START));
         let engine = Arc::new(engine(&config, &clients, contract::clock(&now)));
-        let workflow = parse("sample.toml", WORKFLOW, Known { agents: &["x", "y"], inputs: &[] }).unwrap();
+        let workflow = parsed(WORKFLOW);
         engine.use_workflow(&workflow).await.unwrap();
         let operator = Operator::new(engine, &clients, &config, vec!["supervisor".into()]);
         Self { operator, clients, config, endpoints, workflow, now }
@@ -98,6 +146,13 @@ impl World {
     }
 
     pub async fn submit_to(&self, workflow: &Workflow, key: &str, tenant: &str) -> Id {
+        let (order, task) = self.order(workflow, key, tenant);
+        self.operator.engine.create(&order, &task).await.unwrap();
+        order.id
+    }
+
+    /// An order that is not submitted yet.
+    pub fn order(&self, workflow: &Workflow, key: &str, tenant: &str) -> (Order, Task) {
         let id = Id::derive(tenant, key);
         let submission = Submission {
             tenant: tenant.into(),
@@ -108,15 +163,14 @@ impl World {
         };
         let task = Task::new(submission, workflow, self.now());
         let order = Order {
-            id: id.clone(),
+            id,
             tenant: tenant.into(),
             idempotency_key: key.into(),
             hash: String::new(),
             created_at: self.now(),
             input: json!({"n": 1}),
         };
-        self.operator.engine.create(&order, &task).await.unwrap();
-        id
+        (order, task)
     }
 
     pub async fn event(&self, id: &Id, event: Event) -> Handled {
@@ -129,9 +183,14 @@ impl World {
 
     pub async fn reply(&self, id: &Id, step: &str, outcome: Outcome) {
         let task = self.task(id).await;
-        let attempt = task.steps[self.workflow.position(step).unwrap()].attempt;
+        let workflow = self.operator.engine.workflow(&task.workflow_hash).await.unwrap();
+        let attempt = task.steps[workflow.position(step).unwrap()].attempt;
         let reply = Reply::new(id.clone(), step, attempt, outcome);
         self.event(id, Event::Reply(reply)).await;
+    }
+
+    pub async fn done(&self, id: &Id, step: &str, output: Value) {
+        self.reply(id, step, Outcome::Done { output }).await;
     }
 
     /// An order whose step `a` failed permanently.
@@ -150,60 +209,84 @@ impl World {
 
     /// Replaces the order's record with a text that is no record, and leaves its columns.
     pub async fn damage(&self, id: &Id) {
-        let mut item = item::from_task(&self.task(id).await, SignedDuration::from_hours(24)).unwrap();
-        let no_record = item["pk"].clone();
-        item.insert("task".into(), no_record);
-        let put = self.clients.dynamodb.put_item().table_name(&self.config.state_table);
-        put.set_item(Some(item)).send().await.unwrap();
+        self.write(id, "task", Some(AttributeValue::S(id.0.clone()))).await;
     }
 
-    pub async fn call(&self, method: &str, path: &str, body: Value, subject: Option<&str>) -> (i64, Value) {
-        let answer = self.answer(method, path, body, subject).await;
+    /// Takes the record of an order away, as its time to live does. Its id stays.
+    pub async fn expire(&self, id: &Id) {
+        let (table, used) = (&self.config.state_table, item::used_id(&self.task(id).await));
+        self.clients.dynamodb.put_item().table_name(table).set_item(Some(used)).send().await.unwrap();
+        self.take_away(id).await;
+    }
+
+    /// Calls of `operation`, or of those whose names begin so, meet `fault`, this many times.
+    pub fn fail(&self, operation: &'static str, fault: Fault, times: usize) {
+        let left = AtomicUsize::new(times);
+        self.endpoints.set_fault_hook(Some(Arc::new(move |call: &Call<'_>| {
+            let is_hit = call.operation.starts_with(operation)
+                && left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1)).is_ok();
+            is_hit.then_some(fault)
+        })));
+    }
+
+    pub async fn call(&self, method: &str, path: &str, body: Value) -> (i64, Value) {
+        self.answered(request(method, path, body)).await
+    }
+
+    /// As a caller whom API Gateway knows.
+    pub async fn call_as(&self, authorizer: Value, method: &str, path: &str, body: Value) -> (i64, Value) {
+        let mut event = request(method, path, body);
+        event["requestContext"]["authorizer"] = authorizer;
+        self.answered(event).await
+    }
+
+    /// Status and body of the answer.
+    pub async fn answered(&self, event: Value) -> (i64, Value) {
+        let answer = self.answer(event).await;
         let body = answer["body"].as_str().map_or(Value::Null, |body| serde_json::from_str(body).unwrap());
         (answer["statusCode"].as_i64().unwrap(), body)
     }
 
     /// The answer as API Gateway gets it.
-    pub async fn answer(&self, method: &str, path: &str, body: Value, subject: Option<&str>) -> Value {
-        let (path, query) = path.split_once('?').unwrap_or((path, ""));
-        let mut event = json!({
-            "version": "2.0",
-            "routeKey": "$default",
-            "rawPath": path,
-            "rawQueryString": query,
-            "headers": {"content-type": "application/json"},
-            "requestContext": {"http": {"method": method, "path": path}},
-            "isBase64Encoded": false,
-        });
-        if !body.is_null() {
-            event["body"] = Value::String(body.to_string());
-        }
-        if let Some(subject) = subject {
-            event["requestContext"]["authorizer"] = match subject.starts_with("arn:") {
-                true => json!({"iam": {"accountId": "123456789012", "userArn": subject}}),
-                false => json!({"jwt": {"claims": {"sub": subject, "scope": "stepwarden/operator"}, "scopes": null}}),
-            };
-        }
+    pub async fn answer(&self, event: Value) -> Value {
         let event = serde_json::from_value(event).unwrap();
-        assert!(operator::http::takes(&event), "{method} {path}");
-        let answer = operator::http::handler(&self.operator, event).await;
-        serde_json::to_value(answer).unwrap()
+        assert!(operator::http::takes(&event), "{event:?}");
+        serde_json::to_value(operator::http::handler(&self.operator, event).await).unwrap()
     }
 
     pub async fn get(&self, path: &str) -> Value {
-        let (status, body) = self.call("GET", path, Value::Null, None).await;
+        let (status, body) = self.call("GET", path, Value::Null).await;
         assert_eq!(status, 200, "{body}");
         body
     }
 
     pub async fn post(&self, path: &str, body: Value) -> (i64, Value) {
-        self.call("POST", path, body, None).await
+        self.call("POST", path, body).await
     }
 
     pub async fn act(&self, id: &Id, name: &str, more: Value) -> (i64, Value) {
-        let mut body = json!({"by": "ann", "reason": "ticket 7"});
-        body.as_object_mut().unwrap().extend(more.as_object().cloned().unwrap_or_default());
+        let body = with(json!({"by": "ann", "reason": "ticket 7"}), more);
         self.post(&format!("/orders/{id}/actions/{name}"), body).await
+    }
+
+    /// Keeps a definition, and returns its hash.
+    pub async fn put(&self, toml: &str) -> String {
+        let (status, body) = self.post("/workflows", json!({"by": "ada", "reason": "x", "toml": toml})).await;
+        assert_eq!(status, 200, "{body}");
+        body["hash"].as_str().unwrap().to_owned()
+    }
+
+    /// The pages of a list of orders.
+    pub async fn pages(&self, query: &str) -> Vec<Value> {
+        let (mut pages, mut cursor) = (Vec::new(), String::new());
+        loop {
+            let page = self.get(&format!("/orders?{query}{cursor}")).await;
+            let next = page["next"].as_str().map(|next| next.bytes().map(|b| format!("%{b:02x}")).collect::<String>());
+            pages.push(page);
+            assert!(pages.len() < 200, "it ends");
+            let Some(next) = next else { return pages };
+            cursor = format!("&cursor={next}");
+        }
     }
 
     /// Bodies of the messages in a queue, which are deleted.
@@ -229,20 +312,26 @@ impl World {
         self.clients.sqs.send_message().queue_url(url).message_body(body).send().await.unwrap();
     }
 
-    /// The item of an order as it is stored.
-    pub async fn stored(&self, id: &Id) -> item::Item {
+    /// An item of the state table as it is stored.
+    pub async fn stored(&self, pk: impl ToString) -> item::Item {
         let get = self.clients.dynamodb.get_item().table_name(&self.config.state_table);
-        get.key("pk", AttributeValue::S(id.0.clone())).send().await.unwrap().item.unwrap()
+        get.key("pk", AttributeValue::S(pk.to_string())).send().await.unwrap().item.unwrap()
     }
 
-    /// Writes `value` as an attribute of an order's item, or removes the attribute.
-    pub async fn write(&self, id: &Id, name: &str, value: Option<AttributeValue>) {
+    /// Writes `value` as an attribute of such an item, or removes the attribute.
+    pub async fn write(&self, pk: impl ToString, name: &str, value: Option<AttributeValue>) {
         let update = self.clients.dynamodb.update_item().table_name(&self.config.state_table);
-        let update = update.key("pk", AttributeValue::S(id.0.clone())).expression_attribute_names("#name", name);
+        let update = update.key("pk", AttributeValue::S(pk.to_string())).expression_attribute_names("#name", name);
         let update = match value {
             Some(value) => update.update_expression("SET #name = :value").expression_attribute_values(":value", value),
             None => update.update_expression("REMOVE #name"),
         };
         update.send().await.unwrap();
+    }
+
+    /// Takes such an item away.
+    pub async fn take_away(&self, pk: impl ToString) {
+        let delete = self.clients.dynamodb.delete_item().table_name(&self.config.state_table);
+        delete.key("pk", AttributeValue::S(pk.to_string())).send().await.unwrap();
     }
 }

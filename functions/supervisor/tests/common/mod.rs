@@ -2,9 +2,11 @@
 
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
+use shared::decision::Event;
 use shared::engine::{self, Engine};
+use shared::message::Effect;
 use shared::order::{Id, Order};
-use shared::ports::{Messenger, StateStore};
+use shared::ports::{Error, Messenger, StateStore};
 use shared::task::{Submission, Task};
 use shared::workflow::Workflow;
 use shared::workflow::file::{Known, parse};
@@ -44,26 +46,39 @@ pub fn order(id: Id, shard: u16, now: Timestamp) -> (Order, Task) {
 }
 
 /// An instance whose wall clock is `ahead_ms` ahead of `now`.
-pub fn engine<S: StateStore, M: Messenger>(
-    store: S,
-    queues: M,
+pub fn engine(
+    store: Arc<dyn StateStore>,
+    queues: Arc<dyn Messenger>,
     name: &str,
     now: &Arc<AtomicI64>,
     ahead_ms: i64,
-) -> Engine<S, M> {
+) -> Engine {
     let clock = contract::clock(now);
     let ahead = SignedDuration::from_millis(ahead_ms);
     let config = engine::Config { cache: 1, ..contract::settings(name, Arc::new(move || clock() + ahead)) };
     Engine::new(store, queues, config)
 }
 
+/// A messenger that drops all messages: only the record counts.
+pub struct Dropped;
+
+impl Messenger for Dropped {
+    async fn send(&self, effects: Vec<Effect>) -> Vec<Result<(), Error>> {
+        effects.iter().map(|_| Ok(())).collect()
+    }
+}
+
+pub async fn wake<S: StateStore, M: Messenger>(engine: &Engine<S, M>, ids: &[Id]) {
+    let wakes = ids.iter().map(|id| (id.clone(), Event::Wake { seen: 0, hops: 0 })).collect();
+    engine.handle(wakes).await.into_iter().for_each(|handled| drop(handled.unwrap()));
+}
+
 pub async fn tables() -> (Endpoints, Clients, Config) {
     let endpoints = Endpoints::open(&Default::default()).unwrap();
     let clients = Clients::embedded(endpoints.http_client());
-    let names =
-        [("ORDERS_TABLE", "orders"), ("STATE_TABLE", "state"), ("QUEUE_PREFIX", "q-"), ("EVENT_BUS", "default")];
-    let lookup = |name: &str| names.iter().find(|(n, _)| *n == name).map(|(_, v)| (*v).to_owned());
+    let needed = ["ORDERS_TABLE", "STATE_TABLE", "QUEUE_PREFIX", "EVENT_BUS"];
+    let lookup = |name: &str| needed.contains(&name).then(|| name.to_lowercase());
     let config = Config::from_lookup(lookup).unwrap();
-    schema::create(&clients, &config, "q-", 30).await.unwrap();
+    schema::create(&clients, &config, &config.queue_prefix, 30).await.unwrap();
     (endpoints, clients, config)
 }

@@ -113,16 +113,10 @@ impl Metric {
         self.record(&mut registry(), value, 1.0);
     }
 
-    /// Sets the present value, in seconds.
-    pub fn set(&'static self, seconds: f64) {
-        debug_assert_eq!(self.kind, Kind::Gauge);
-        self.record(&mut registry(), "", seconds);
-    }
-
-    /// Sets the present number.
-    pub fn stands_at(&'static self, number: u32) {
-        debug_assert_eq!(self.kind, Kind::Level);
-        self.record(&mut registry(), "", f64::from(number));
+    /// Sets the present value, in seconds, or the present number.
+    pub fn set(&'static self, value: f64) {
+        debug_assert!(matches!(self.kind, Kind::Gauge | Kind::Level));
+        self.record(&mut registry(), "", value);
     }
 
     /// Records one that took this many seconds.

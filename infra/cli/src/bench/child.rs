@@ -1,18 +1,23 @@
 //! Child processes that run this program and can be killed.
 
 use super::agent::NAME;
-use crate::client::Api;
+use crate::client::{Answer, Api, Error};
 use anyhow::{Context, Result};
+use reqwest::RequestBuilder;
 use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use stepwarden_embedded::Durability;
 use tokio::sync::oneshot;
 
 /// A process reports within this time that it is up.
 const START: Duration = Duration::from_secs(60);
+/// What has not happened by then never will.
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);
+/// Time until a refused request is sent again.
+const AGAIN: Duration = Duration::from_millis(20);
 
 /// A process, killed when dropped.
 pub(super) struct Running(Child);
@@ -90,6 +95,18 @@ impl<'a> Place<'a> {
         let is_up = tokio::time::timeout(START, is_up).await.context("`stepwarden up` did not report that it is up")?;
         is_up.context("`stepwarden up` ended immediately")?;
         Ok(process)
+    }
+}
+
+/// Sends a request until it is taken. The overload guard refuses orders while others wait too long for their first step,
+/// and a system that has just started may not answer yet.
+pub(super) async fn again(api: &Api, request: impl Fn() -> RequestBuilder) -> Result<Answer, Error> {
+    let begin = Instant::now();
+    loop {
+        match api.ask(request()).await {
+            Err(error) if error.is_passing() && begin.elapsed() < PATIENCE => tokio::time::sleep(AGAIN).await,
+            answer => return answer,
+        }
     }
 }
 

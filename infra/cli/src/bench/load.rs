@@ -18,7 +18,8 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use stepwarden_local::system::{self, System, accept};
+use stepwarden_local::system::System;
+use submit::Submit;
 use submit::submission::{Submission, parse};
 use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinSet;
@@ -64,7 +65,7 @@ impl Board {
 /// Submits orders to a system.
 #[derive(Clone)]
 pub struct Load {
-    pub submit: Arc<system::Submission>,
+    pub submit: Arc<Submit>,
     pub board: Arc<Board>,
 }
 
@@ -82,12 +83,8 @@ impl Load {
     /// One run at a fixed rate. `name` must be unique among runs.
     pub async fn at_rate(&self, name: &str, rate: u32, lasting: Duration) -> Result<Rate> {
         let begin = Instant::now();
-        let (mut latencies, mut refused) = (Vec::new(), 0);
-        self.offer(name, rate, lasting, |latency| match latency {
-            Some(latency) => latencies.push(latency),
-            None => refused += 1,
-        })
-        .await?;
+        let mut latencies = Vec::new();
+        let refused = self.offer(name, rate, lasting, &mut latencies).await?;
         Ok(Rate {
             offered_per_second: rate,
             seconds: lasting.as_secs_f64(),
@@ -98,32 +95,27 @@ impl Load {
         })
     }
 
-    /// Submits orders on schedule, however far behind the system is, and reports each order to `ended`: the
-    /// milliseconds from its scheduled submission to its end, or `None` if it was refused for overload. Since time
-    /// counts from the schedule, a system that delays submissions looks as slow as it is. Returns when all have ended.
-    pub async fn offer(
-        &self,
-        name: &str,
-        rate: u32,
-        lasting: Duration,
-        mut ended: impl FnMut(Option<f64>),
-    ) -> Result<()> {
+    /// Submits orders on schedule, however far behind the system is, and adds to `latencies` the milliseconds from the
+    /// scheduled submission of each to its end. Since time counts from the schedule, a system that delays submissions
+    /// looks as slow as it is. Returns when all have ended, with the number of those that were refused for overload.
+    pub async fn offer(&self, name: &str, rate: u32, lasting: Duration, latencies: &mut Vec<f64>) -> Result<u64> {
         let orders = (lasting.as_secs_f64() * f64::from(rate)).round() as u32;
         let begin = Instant::now();
         let mut under_way: JoinSet<Result<Option<f64>>> = JoinSet::new();
+        let ended_before = latencies.len();
         for n in 0..orders {
             let due = begin + Duration::from_secs_f64(f64::from(n) / f64::from(rate));
             tokio::time::sleep_until(due.into()).await;
             let (load, key) = (self.clone(), format!("{name}-{n}"));
             under_way.spawn(async move { load.until_its_end(&key, n.into(), due).await });
             while let Some(latency) = under_way.try_join_next() {
-                ended(latency??);
+                latencies.extend(latency??);
             }
         }
         while let Some(latency) = under_way.join_next().await {
-            ended(latency??);
+            latencies.extend(latency??);
         }
-        Ok(())
+        Ok(u64::from(orders) - (latencies.len() - ended_before) as u64)
     }
 
     /// Milliseconds from `begin` to the order's end; `None` if it was refused for overload.
@@ -147,7 +139,7 @@ impl Load {
     async fn submit(&self, key: &str, n: u64) -> Result<Id, Problem> {
         let body = json!({"workflow": "bench", "input": {"number": n, "text": "x".repeat(200)}});
         let submission: Submission = parse(body.to_string().as_bytes())?;
-        accept(&self.submit, shared::order::DEFAULT_TENANT, key, submission).await
+        self.submit.accept(shared::order::DEFAULT_TENANT, key, submission).await
     }
 }
 
@@ -366,7 +358,7 @@ mod tests {
             }
             system.pause_agent("noop", false);
         };
-        let offered = load.offer("paused", 20, Duration::from_secs(1), |latency| latencies.extend(latency));
+        let offered = load.offer("paused", 20, Duration::from_secs(1), &mut latencies);
         let both = async { tokio::join!(offered, all_are_submitted) };
         let (offered, ()) =
             tokio::time::timeout(STUCK, both).await.expect("no order is submitted before another one ends");
@@ -383,7 +375,7 @@ mod tests {
         let (system, load) = system(&[]).await;
         let mut latencies = Vec::new();
         let stalled = async { std::thread::sleep(Duration::from_millis(500)) };
-        let offered = load.offer("stalled", 20, Duration::from_secs(1), |latency| latencies.extend(latency));
+        let offered = load.offer("stalled", 20, Duration::from_secs(1), &mut latencies);
         let (offered, ()) = tokio::join!(offered, stalled);
         offered.unwrap();
         // The orders that were due at 50, 100, ... 400 ms.

@@ -3,7 +3,7 @@
 
 pub mod agent;
 mod child;
-mod latency;
+pub mod latency;
 mod lists;
 mod load;
 mod open;

@@ -1,13 +1,13 @@
 //! Many open orders, each waiting for an event: what they cost the others. The system is a process of its own, which is killed at the end.
 
-use super::child::Place;
+use super::child::{PATIENCE, Place, again};
 use super::latency::Latency;
 use super::steady;
 use crate::client::Api;
 use crate::process;
 use anyhow::{Context, Result, ensure};
 use futures::{StreamExt, TryStreamExt, stream};
-use reqwest::{Method, RequestBuilder};
+use reqwest::Method;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use shared::order::{DEFAULT_TENANT, Id};
@@ -44,10 +44,6 @@ const SETTLES: Duration = Duration::from_millis(500);
 const MANY: u64 = 1000;
 /// Time between two polls.
 const LOOK: Duration = Duration::from_millis(1);
-/// Time until a refused request is sent again.
-const AGAIN: Duration = Duration::from_millis(20);
-/// What has not happened by then never will.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What many open orders cost.
 #[derive(Debug, Serialize)]
@@ -191,7 +187,7 @@ fn key(n: u64) -> String {
 async fn submit(api: &Api, n: u64) -> Result<()> {
     let order = json!({"workflow": NAME, "input": {"number": n}});
     let post = || api.request(Method::POST, "/orders").header("idempotency-key", key(n)).json(&order);
-    again(api, post).await.context("an order was refused")
+    again(api, post).await.map(drop).context("an order was refused")
 }
 
 /// Sends the event of an order, and returns once the order has ended.
@@ -200,18 +196,6 @@ async fn end(api: &Api, n: u64) -> Result<()> {
     let post = || api.request(Method::POST, &path).header("idempotency-key", "go").json(&json!({}));
     again(api, post).await.context("an event was refused")?;
     until(api, n, |status| status.state == ProcessState::Processed).await
-}
-
-/// Sends a request until it is taken. The overload guard refuses orders while others wait too long for their first step, and a system that
-/// has just started may not answer yet.
-async fn again(api: &Api, request: impl Fn() -> RequestBuilder) -> Result<()> {
-    let begin = Instant::now();
-    loop {
-        match api.ask(request()).await {
-            Err(error) if error.is_passing() && begin.elapsed() < PATIENCE => tokio::time::sleep(AGAIN).await,
-            answer => return Ok(answer.map(drop)?),
-        }
-    }
 }
 
 async fn until(api: &Api, n: u64, is_so: impl Fn(&Status) -> bool) -> Result<()> {

@@ -5,7 +5,7 @@
 //! scheduler is killed together with all these, and "everything" means both processes.
 
 use super::agent::{Begun, Input, NAME, STEPS, WORK};
-use super::child::{Place, Running, program, spawn};
+use super::child::{PATIENCE, Place, Running, again, program, spawn};
 use super::latency::quantile;
 use super::lock;
 use crate::client::Api;
@@ -34,8 +34,6 @@ const ORDERS: u64 = 40;
 const APART: Duration = Duration::from_millis(8);
 /// Time between two polls of an order.
 const LOOK: Duration = Duration::from_millis(10);
-/// If an order has not ended by then, it never will.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What kills cost.
 #[derive(Debug, Serialize)]
@@ -214,15 +212,9 @@ impl<'a> World<'a> {
     }
 
     async fn submit_one(&self, key: &str, input: &Input) -> Result<Id> {
-        let (begin, order) = (Instant::now(), json!({"workflow": "bench", "input": input}));
-        let answer = loop {
-            let post = self.api.request(Method::POST, "/orders").header("idempotency-key", key);
-            match self.api.ask(post.json(&order)).await {
-                // For some seconds after a stop the overload guard refuses orders, because others waited long.
-                Err(error) if error.is_passing() && begin.elapsed() < PATIENCE => tokio::time::sleep(LOOK).await,
-                answer => break answer?,
-            }
-        };
+        let order = json!({"workflow": "bench", "input": input});
+        let post = || self.api.request(Method::POST, "/orders").header("idempotency-key", key).json(&order);
+        let answer = again(&self.api, post).await?;
         Ok(Accepted::deserialize(answer.body).context("cannot read the answer to a submission")?.order_id)
     }
 
@@ -355,17 +347,19 @@ impl Recovery {
 mod tests {
     use super::*;
 
+    fn at(ms: i64) -> Timestamp {
+        Timestamp::from_millisecond(ms).unwrap()
+    }
+
+    fn begun(order: &str, step: &str, attempt: u32, begun: i64, complete_by: i64) -> Begun {
+        let order = Id::derive("tenant", order);
+        Begun { order, step: step.into(), attempt, complete_by: at(complete_by), at: at(begun) }
+    }
+
     // An attempt counts once however often its request comes, and nothing counts while everything is down.
     #[test]
     fn a_step_is_late_from_its_expiry_or_from_the_restart() {
-        let at = |ms: i64| Timestamp::from_millisecond(ms).unwrap();
-        let begun = |step: &str, attempt, begun: i64, complete_by: i64| Begun {
-            order: Id::derive("tenant", "key"),
-            step: step.into(),
-            attempt,
-            complete_by: at(complete_by),
-            at: at(begun),
-        };
+        let begun = |step, attempt, at, complete_by| begun("key", step, attempt, at, complete_by);
         let again =
             [begun("a", 1, 0, 1000), begun("a", 1, 900, 1000), begun("a", 2, 1250, 2200), begun("b", 1, 50, 1050)];
         assert_eq!(lateness(again.to_vec(), at(500)), [200.0]);
@@ -376,14 +370,7 @@ mod tests {
     // The slowest order counts, from the restart to its next step. The interrupted step itself is no progress.
     #[test]
     fn an_order_continues_when_the_step_after_the_interrupted_one_begins() {
-        let at = |ms: i64| Timestamp::from_millisecond(ms).unwrap();
-        let begun = |order: &str, step: &str, begun: i64| Begun {
-            order: Id::derive("tenant", order),
-            step: step.into(),
-            attempt: 1,
-            complete_by: at(1000),
-            at: at(begun),
-        };
+        let begun = |order, step, at| begun(order, step, 1, at, 1000);
         let mut all = vec![begun("a", "first", 0), begun("a", "second", 90), begun("b", "third", 95)];
         assert_eq!(continued(&all, at(100)), None);
         all.extend([begun("a", "second", 130), begun("b", "third", 120), begun("a", "third", 240)]);

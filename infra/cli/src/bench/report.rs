@@ -120,17 +120,6 @@ pub struct Sample {
     pub log_bytes: u64,
 }
 
-impl Throughput {
-    /// How many orders there were at once, in words.
-    pub fn at_once(&self) -> String {
-        match self.backlog {
-            None => format!("{} in flight", self.in_flight.unwrap_or_default()),
-            Some(n) if n >= self.orders => "all submitted first".to_owned(),
-            Some(n) => format!("{n} at a time, submitted first"),
-        }
-    }
-}
-
 /// A run at a fixed rate. An order's time counts from its scheduled submission.
 #[derive(Debug, Serialize)]
 pub struct Rate {
@@ -171,9 +160,13 @@ impl Report {
         say!("machine             {} x {}", self.cpus, self.cpu_model);
         say!("durability          {}", self.durability);
         if let Some(run) = &self.throughput {
-            let in_flight = run.at_once();
             let Throughput { orders_per_second, orders, .. } = run;
-            say!("throughput          {orders_per_second:.0} orders/s ({orders} orders, {in_flight})");
+            let at_once = match run.backlog {
+                None => format!("{} in flight", run.in_flight.unwrap_or_default()),
+                Some(n) if n >= *orders => "all submitted first".to_owned(),
+                Some(n) => format!("{n} at a time, submitted first"),
+            };
+            say!("throughput          {orders_per_second:.0} orders/s ({orders} orders, {at_once})");
             say!(
                 "  first, last tenth {:.0}, {:.0} orders/s",
                 run.orders_per_second_first_tenth,

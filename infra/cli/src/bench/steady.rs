@@ -21,13 +21,8 @@ pub async fn run(load: &Load, rate: u32, lasting: Duration, data: Option<&Path>)
     // Allocated and written in full at the beginning; otherwise this list would be what grows.
     let mut latencies = vec![1.0; (lasting.as_secs_f64() * f64::from(rate)) as usize + 1];
     latencies.clear();
-    let mut refused = 0;
     let sampling = tokio::spawn(sample(lasting, data.map(Path::to_owned)));
-    load.offer("steady", rate, lasting, |latency| match latency {
-        Some(latency) => latencies.push(latency),
-        None => refused += 1,
-    })
-    .await?;
+    let refused = load.offer("steady", rate, lasting, &mut latencies).await?;
     let samples = sampling.await??;
     let orders = latencies.len() as u64;
     let (first, last) = (samples[0], samples[samples.len() - 1]);

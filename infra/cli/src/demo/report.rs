@@ -1,5 +1,6 @@
 //! The summary of a demo run, for people and for programs.
 
+use crate::bench::latency::quantile;
 use anyhow::{Context, Result};
 use serde::Serialize;
 use shared::history::Kind;
@@ -64,10 +65,6 @@ impl Report {
         let mut latencies: Vec<f64> =
             tasks.iter().map(|t| t.created_at.duration_until(t.updated_at).as_secs_f64() * 1000.0).collect();
         latencies.sort_by(f64::total_cmp);
-        let at = |q: f64| {
-            let n = ((latencies.len() as f64 * q) as usize).min(latencies.len().saturating_sub(1));
-            latencies.get(n).copied().unwrap_or_default()
-        };
         let states = ProcessState::ALL.into_iter().map(|state| (state.name(), in_state(state)));
         let checks = checks(system, tasks, counts)?;
         Ok(Self {
@@ -76,8 +73,8 @@ impl Report {
             seconds: took.as_secs_f64(),
             orders_per_second: orders / took.as_secs_f64(),
             states: states.collect(),
-            p50_ms: at(0.50),
-            p99_ms: at(0.99),
+            p50_ms: quantile(&latencies, 0.50),
+            p99_ms: quantile(&latencies, 0.99),
             attempts: events(Kind::Claimed) + events(Kind::UndoClaimed),
             expired: events(Kind::Expired),
             given_back: events(Kind::Unavailable),

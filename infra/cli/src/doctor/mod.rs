@@ -4,6 +4,7 @@ mod aws;
 mod http;
 
 use crate::args::Doctor;
+use crate::local::code;
 use crate::show::painted;
 use crate::stdout;
 use agent::secrets::Secrets;
@@ -135,7 +136,7 @@ pub async fn run(options: Doctor, folder: Option<&Path>) -> Result<ExitCode> {
     } else {
         crate::say!("{} checks: {warned} warnings, {failed} failures", all.len());
     }
-    Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(code(failed == 0))
 }
 
 fn print(Check { check, status, detail, hint }: &Check) -> Result<()> {

@@ -18,6 +18,37 @@ pub async fn state(http: &reqwest::Client, url: &str, id: &str) -> Option<String
     order["state"].as_str().map(str::to_owned)
 }
 
+/// Submits an order, and returns its id. `url` is the API's.
+pub async fn submit(http: &reqwest::Client, url: &str, key: &str, order: &Value) -> String {
+    let post = http.post(format!("{url}/orders")).header("idempotency-key", key).json(order);
+    let answer: Value = post.send().await.unwrap().error_for_status().unwrap().json().await.unwrap();
+    answer["order_id"].as_str().unwrap().to_owned()
+}
+
+/// The answer to a request that is sent again until it is answered with `status`, because the system may be down or
+/// overloaded; and how often it was sent again.
+pub async fn insist(status: u16, patience: Duration, request: impl Fn() -> reqwest::RequestBuilder) -> (Value, u64) {
+    let (begin, mut again) = (Instant::now(), 0);
+    loop {
+        let last = match request().send().await {
+            Ok(answer) if answer.status() == status => match answer.json().await {
+                Ok(answer) => return (answer, again),
+                Err(error) => format!("half an answer: {error}"),
+            },
+            Ok(answer) => {
+                let (status, what) = (answer.status(), answer.url().to_string());
+                let text = answer.text().await.unwrap_or_default();
+                assert!(status == 429 || status.is_server_error(), "{what}: {status} {text}");
+                text
+            }
+            Err(error) => error.to_string(),
+        };
+        assert!(begin.elapsed() < patience, "no {status} within {patience:?}; the last answer: {last}");
+        again += 1;
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
 pub fn is_final(state: &str) -> bool {
     ["Processed", "Undone", "Error"].contains(&state)
 }

@@ -4,9 +4,12 @@
 pub mod client;
 pub mod record;
 
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
 use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
@@ -46,10 +49,28 @@ undo = { agent = "shipping", timeout = "1s", retry = { max = 500, backoff = ["20
 
 /// A directory with the reference workflow in `quick`.
 pub fn directory() -> tempfile::TempDir {
+    folder("quick", &[("order", QUICK)])
+}
+
+/// A directory with these workflows in `folder`: the name of each file, without its ending, and its text.
+pub fn folder(folder: &str, files: &[(&str, &str)]) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
-    std::fs::create_dir(dir.path().join("quick")).unwrap();
-    std::fs::write(dir.path().join("quick/order.toml"), QUICK).unwrap();
+    std::fs::create_dir(dir.path().join(folder)).unwrap();
+    for (name, text) in files {
+        std::fs::write(dir.path().join(format!("{folder}/{name}.toml")), text).unwrap();
+    }
     dir
+}
+
+/// The first of `count` ports in a row that are free, below the range that the system assigns.
+pub fn free_ports(count: u16) -> u16 {
+    let is_free = |port| TcpListener::bind(("127.0.0.1", port)).is_ok();
+    loop {
+        let port = fastrand::u16(20_000..32_000);
+        if (port..port + count).all(is_free) {
+            return port;
+        }
+    }
 }
 
 /// The whole number in the environment variable `name`, or `default` if it is not set.
@@ -80,6 +101,16 @@ pub fn client() -> reqwest::ClientBuilder {
 /// 830 real orders, one JSON object a line.
 pub const NORTHWIND: &str = include_str!("../../../../tests/data/northwind-orders.jsonl");
 
+/// The first of them.
+pub fn first_order() -> Value {
+    serde_json::from_str(NORTHWIND.lines().next().unwrap()).unwrap()
+}
+
+/// Runs a future where there is no runtime.
+pub fn block<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
+}
+
 /// The program, away from this repository's own workflows. `STEPWARDEN` names another binary of it, for long runs.
 pub fn program(dir: &Path, args: &[&str]) -> Command {
     let given = std::env::var_os("STEPWARDEN").map(|path| std::path::absolute(path).expect("a path"));
@@ -107,17 +138,25 @@ pub fn run(dir: &Path, args: &[&str]) -> Output {
     child.wait_with_output().unwrap()
 }
 
+/// Checks that a command failed with this exit code and says each of these words on standard error, and returns what it
+/// says there.
+#[track_caller]
+pub fn failed(output: &Output, code: i32, words: &[&str]) -> String {
+    let error = String::from_utf8(output.stderr.clone()).unwrap();
+    assert_eq!(output.status.code(), Some(code), "{error}");
+    for word in words {
+        assert!(error.contains(word), "`{word}` is missing: {error}");
+    }
+    error
+}
+
 /// A program under test, killed when dropped.
 pub struct Running(pub Child);
 
 impl Running {
-    /// Starts a command, and reads the first lines of its output, up to one that contains `until`.
-    fn start(command: Command, until: &str) -> (Self, Vec<String>) {
-        Self::start_within(command, until, PATIENCE)
-    }
-
-    /// Starts a command and reads its first lines, unless that takes longer than `patience`.
-    pub fn start_within(mut command: Command, until: &str, patience: Duration) -> (Self, Vec<String>) {
+    /// Starts a command, and reads the first lines of its output, up to one that contains `until`, unless that takes longer
+    /// than `patience`.
+    pub fn start(mut command: Command, until: &str, patience: Duration) -> (Self, Vec<String>) {
         let mut child = Self(command.stdout(Stdio::piped()).spawn().unwrap());
         let (begin, output) = (Instant::now(), BufReader::new(child.0.stdout.take().unwrap()));
         let (line, lines_read) = mpsc::channel();
@@ -142,6 +181,19 @@ impl Running {
     pub fn kill(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
+    }
+
+    /// Sends another signal, and returns how the program ended.
+    pub fn end(&mut self, signal: Signal) -> ExitStatus {
+        kill_process(Pid::from_child(&self.0), signal).unwrap();
+        let begin = Instant::now();
+        loop {
+            if let Some(status) = self.0.try_wait().unwrap() {
+                return status;
+            }
+            assert!(begin.elapsed() < PATIENCE, "it goes on after {signal:?}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
 }
 
@@ -172,9 +224,16 @@ impl Up {
         Self::of(program(dir, &all))
     }
 
+    /// Starts a system on the files in `data`, with the weakest durability that survives a kill.
+    pub fn start_killable(dir: &Path, port: u16, workflows: &str, args: &[&str]) -> Self {
+        let port = port.to_string();
+        let own = ["--port", &port, "--data", "data", "--durability", "process", "--workflows", workflows];
+        Self::start(dir, &[&own[..], &["--rate-limit", "0"], args].concat())
+    }
+
     /// Starts a command that runs `up`.
     pub fn of(command: Command) -> Self {
-        let (process, lines) = Running::start(command, "AWS endpoints");
+        let (process, lines) = Running::start(command, "AWS endpoints", PATIENCE);
         let url = |of: &str| url_in(lines.iter().find(|line| line.contains(of)).expect(of));
         let [remotes_url, aws_url] = ["remote services", "AWS endpoints"].map(url);
         Self { process, url: lines[0].clone(), remotes_url, aws_url, lines }
@@ -188,7 +247,7 @@ impl Up {
         command.env("AWS_ACCESS_KEY_ID", "any").env("AWS_SECRET_ACCESS_KEY", "any");
         // Its errors while the other system is dead are expected.
         command.stderr(Stdio::null());
-        let (process, lines) = Running::start(command, "remote services");
+        let (process, lines) = Running::start(command, "remote services", PATIENCE);
         let (url, remotes_url) = (lines[0].clone(), url_in(lines.last().unwrap()));
         Self { process, url, remotes_url, aws_url: aws_url.to_owned(), lines }
     }
@@ -202,6 +261,6 @@ impl Up {
 /// `stepwarden remotes`, and where it listens.
 pub fn start_remotes(dir: &Path, args: &[&str]) -> (Running, String) {
     let all: Vec<&str> = ["remotes"].iter().chain(args).copied().collect();
-    let (process, lines) = Running::start(program(dir, &all), "http://");
+    let (process, lines) = Running::start(program(dir, &all), "http://", PATIENCE);
     (process, lines[0].clone())
 }

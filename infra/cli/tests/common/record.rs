@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use shared::history::Kind;
 use shared::message::{AlertEvent, Notice};
 use shared::order::Id;
-use shared::task::{ProcessState, Task};
+use shared::task::Task;
 use shared::time::Timestamp;
 use shared::workflow::{Hash, Workflow};
 use std::collections::{BTreeMap, HashMap};
@@ -47,10 +47,11 @@ const INDEXES: &str = "
     CREATE INDEX alerts_by_order ON alerts (order_id);
 ";
 
-/// One call of an AWS endpoint.
+/// The answer to one call of an AWS endpoint; `null` if it is empty.
 pub async fn call(http: &reqwest::Client, aws_url: &str, target: &str, body: &Value) -> reqwest::Result<Value> {
     let post = http.post(aws_url).header("content-type", "application/x-amz-json-1.0").header("x-amz-target", target);
-    post.body(body.to_string()).send().await?.error_for_status()?.json().await
+    let text = post.body(body.to_string()).send().await?.error_for_status()?.text().await?;
+    Ok(serde_json::from_str(&text).unwrap_or_default())
 }
 
 /// From here on every write of an order's task is recorded, in the files of a running system.
@@ -106,8 +107,6 @@ pub struct Checked {
     /// Orders by their last state.
     pub states: BTreeMap<&'static str, usize>,
     pub spans: Vec<Span>,
-    /// Why orders are not Processed, and how often.
-    pub reasons: BTreeMap<String, usize>,
     /// Attempts that were given up because their CompleteBy passed.
     pub expired: usize,
     pub saves: usize,
@@ -117,11 +116,11 @@ pub struct Checked {
 }
 
 impl Checked {
-    pub fn rules(&self) -> Vec<Rule> {
-        let mut rules: Vec<Rule> = self.violations.iter().map(|violation| violation.rule).collect();
-        rules.sort_unstable();
-        rules.dedup();
-        rules
+    /// The orders and what they left behind, in words.
+    pub fn words(&self) -> String {
+        let Self { states, spans, saves, effects, notices, alerts, .. } = self;
+        let orders = spans.len();
+        format!("{orders} orders {states:?}, {saves} saves, {effects} effects, {notices} notices, {alerts} alerts")
     }
 
     /// Panics if a rule is broken; `how` says how to repeat the run.
@@ -311,9 +310,6 @@ fn check_order(db: &Connection, id: &Id, workflows: &HashMap<Hash, Arc<Workflow>
         wrong(Rule::Ends, &format!("at the end it is {} and due {:?}", last.process_state().name(), last.due));
     }
     *checked.states.entry(last.process_state().name()).or_default() += 1;
-    if let Some(reason) = last.reason.clone().filter(|_| last.process_state() != ProcessState::Processed) {
-        *checked.reasons.entry(reason).or_default() += 1;
-    }
     checked.expired += last.log.iter().filter(|entry| entry.1 == Kind::Expired).count();
     let ended = history.first_end(id).map(|task| task.updated_at);
     checked.spans.push(Span { created: last.created_at, ended });

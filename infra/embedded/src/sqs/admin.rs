@@ -4,39 +4,21 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
+use serde_json::json;
 use tokio::sync::OwnedMutexGuard;
 
 use super::attributes::QueueAttributes;
+use super::backlog::Backlog;
 use super::error::Error;
 use super::queue::Queue;
-use super::wire::QueueOnly;
+use super::wire::OfQueue;
 use super::{ACCOUNT, Sqs, parse};
 use crate::answer::Answer;
 use crate::store::Write;
 
 /// AWS, "ListQueues": the default and the largest size of a page.
 const PAGE_MAX: usize = 1000;
-
-#[derive(Deserialize)]
-#[serde(rename_all = "PascalCase")]
-struct Named {
-    #[serde(default)]
-    queue_name: String,
-    #[serde(default)]
-    attributes: BTreeMap<String, String>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "PascalCase")]
-struct WithAttributes {
-    #[serde(default)]
-    queue_url: String,
-    #[serde(default)]
-    attributes: BTreeMap<String, String>,
-    #[serde(default)]
-    attribute_names: Vec<String>,
-}
 
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
@@ -47,15 +29,9 @@ struct List {
     max_results: Option<usize>,
 }
 
-#[derive(Serialize)]
-#[serde(rename_all = "PascalCase")]
-struct Url {
-    queue_url: String,
-}
-
 impl Sqs {
     pub(super) async fn create_queue(&self, at: &str, body: &[u8]) -> Result<Answer, Error> {
-        let Named { queue_name: name, attributes } = parse(body)?;
+        let OfQueue { queue_name: name, attributes, .. } = parse(body)?;
         check_name(&name)?;
         let attributes = QueueAttributes::parse(attributes)?;
         let change = Arc::clone(&self.changes).lock_owned().await;
@@ -66,7 +42,7 @@ impl Sqs {
             } else if let Some(attribute) = queue.lock().attributes.first_difference(&attributes) {
                 return Err(Error::queue_exists(&attribute));
             }
-            return Ok(Answer::ok(&Url { queue_url: url(at, &name) }));
+            return Ok(url_answer(at, &name));
         }
         let id = self.next_queue.fetch_add(1, Ordering::Relaxed);
         let created_ms = self.clock.now_ms();
@@ -81,7 +57,7 @@ impl Sqs {
                 drop(change);
             })
             .await?;
-        Ok(Answer::ok(&Url { queue_url: url(at, &name) }))
+        Ok(url_answer(at, &name))
     }
 
     /// Dead letters need a queue that exists and is not the same queue.
@@ -99,7 +75,7 @@ impl Sqs {
     }
 
     pub(super) async fn delete_queue(&self, body: &[u8]) -> Result<Answer, Error> {
-        let request: QueueOnly = parse(body)?;
+        let request: OfQueue = parse(body)?;
         let change = Arc::clone(&self.changes).lock_owned().await;
         let queue = self.queue(&request.queue_url)?;
         let queues = Arc::clone(&self.queues);
@@ -109,7 +85,7 @@ impl Sqs {
                 queues.write().unwrap_or_else(PoisonError::into_inner).remove(&gone.name);
                 let mut state = gone.lock();
                 state.deleted = true;
-                state.backlog.clear();
+                state.backlog = Backlog::default();
                 drop(state);
                 drop(change);
                 gone.changed.notify_waiters();
@@ -119,7 +95,7 @@ impl Sqs {
     }
 
     pub(super) async fn purge_queue(&self, body: &[u8]) -> Result<Answer, Error> {
-        let request: QueueOnly = parse(body)?;
+        let request: OfQueue = parse(body)?;
         let queue = self.queue(&request.queue_url)?;
         let purged = Arc::clone(&queue);
         let rows: Arc<[i64]> = queue.lock().backlog.rows().into();
@@ -132,9 +108,9 @@ impl Sqs {
     }
 
     pub(super) fn queue_url(&self, at: &str, body: &[u8]) -> Result<Answer, Error> {
-        let request: Named = parse(body)?;
+        let request: OfQueue = parse(body)?;
         let queue = self.named(&request.queue_name).ok_or_else(Error::no_queue)?;
-        Ok(Answer::ok(&Url { queue_url: url(at, &queue.name) }))
+        Ok(url_answer(at, &queue.name))
     }
 
     /// One page of URLs, and the token of the next: the last name of this one.
@@ -150,15 +126,12 @@ impl Sqs {
         let mut names: Vec<String> = all.filter(is_wanted).take(max + 1).collect();
         let more = names.len() > max;
         names.truncate(max);
-        #[derive(Serialize)]
-        #[serde(rename_all = "PascalCase")]
-        struct Urls {
-            queue_urls: Vec<String>,
-            #[serde(skip_serializing_if = "Option::is_none")]
-            next_token: Option<String>,
+        let urls: Vec<_> = names.iter().map(|name| url(at, name)).collect();
+        let mut answer = json!({ "QueueUrls": urls });
+        if more {
+            answer["NextToken"] = names.pop().into();
         }
-        let queue_urls = names.iter().map(|name| url(at, name)).collect();
-        Ok(Answer::ok(&Urls { queue_urls, next_token: names.pop().filter(|_| more) }))
+        Ok(Answer::ok(&answer))
     }
 
     pub(super) fn sends_dead_letters(&self, from: &Queue, to: &Arc<Queue>) -> bool {
@@ -167,7 +140,7 @@ impl Sqs {
     }
 
     pub(super) fn queue_attributes(&self, body: &[u8]) -> Result<Answer, Error> {
-        let request: WithAttributes = parse(body)?;
+        let request: OfQueue = parse(body)?;
         let queue = self.queue(&request.queue_url)?;
         let values = {
             let mut state = queue.lock();
@@ -185,22 +158,19 @@ impl Sqs {
         };
         let names = &request.attribute_names;
         let all = names.iter().any(|name| name == "All");
-        if let Some(name) = names.iter().find(|name| !is_attribute(name, &values)) {
+        // AWS accepts more names than any queue has values for.
+        let is_one = |name: &str| name == "All" || values.contains_key(name) || super::attributes::is_known(name);
+        if let Some(name) = names.iter().find(|name| !is_one(name)) {
             return Err(Error::attribute_name(name));
         }
         let asked = |name: &String| all || names.contains(name);
-        #[derive(Serialize)]
-        #[serde(rename_all = "PascalCase")]
-        struct Values {
-            #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-            attributes: BTreeMap<String, String>,
-        }
-        let attributes = values.into_iter().filter(|(name, _)| asked(name)).collect();
-        Ok(Answer::ok(&Values { attributes }))
+        let attributes: BTreeMap<_, _> = values.into_iter().filter(|(name, _)| asked(name)).collect();
+        let is_any = !attributes.is_empty();
+        Ok(if is_any { Answer::ok(&json!({ "Attributes": attributes })) } else { Answer::empty() })
     }
 
     pub(super) async fn set_queue_attributes(&self, body: &[u8]) -> Result<Answer, Error> {
-        let request: WithAttributes = parse(body)?;
+        let request: OfQueue = parse(body)?;
         let change = Arc::clone(&self.changes).lock_owned().await;
         let queue = self.queue(&request.queue_url)?;
         let attributes = queue.lock().attributes.changed(request.attributes)?;
@@ -231,11 +201,6 @@ impl Sqs {
     }
 }
 
-/// AWS accepts more names than any queue has values for.
-fn is_attribute(name: &str, values: &BTreeMap<String, String>) -> bool {
-    name == "All" || values.contains_key(name) || super::attributes::is_known(name)
-}
-
 /// Up to 80 letters, digits, hyphens and underscores.
 fn check_name(name: &str) -> Result<(), Error> {
     if name.ends_with(".fifo") {
@@ -249,6 +214,10 @@ fn check_name(name: &str) -> Result<(), Error> {
         "QueueName",
         "can only include alphanumeric characters, hyphens, or underscores, 1 to 80 in length",
     ))
+}
+
+fn url_answer(at: &str, name: &str) -> Answer {
+    Answer::ok(&json!({"QueueUrl": url(at, name)}))
 }
 
 fn url(at: &str, name: &str) -> String {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use serde::Deserialize;
+use serde_json::Value;
 
 use super::error::Error;
 use super::message::MESSAGE_MAX_BYTES;
@@ -121,29 +121,17 @@ pub(crate) fn is_known(name: &str) -> bool {
 
 impl Redrive {
     fn parse(text: &str) -> Result<Self, Error> {
-        #[derive(Deserialize)]
-        #[serde(rename_all = "camelCase")]
-        struct Policy {
-            dead_letter_target_arn: String,
-            max_receive_count: Count,
-        }
-        // Consoles and templates write the count either way.
-        #[derive(Deserialize)]
-        #[serde(untagged)]
-        enum Count {
-            Number(u32),
-            Text(String),
-        }
-        let wrong = |reason: &str| Error::attribute_value("RedrivePolicy", reason);
-        let policy: Policy = serde_json::from_str(text)
-            .map_err(|_| wrong("it must be a JSON object with deadLetterTargetArn and maxReceiveCount."))?;
-        let receives_max = match policy.max_receive_count {
-            Count::Number(number) => Some(number),
-            Count::Text(text) => text.parse().ok(),
+        let policy: Value = serde_json::from_str(text).unwrap_or_default();
+        let receives_max = match &policy["maxReceiveCount"] {
+            // Consoles and templates write the count either way.
+            Value::String(text) => Some(text.parse().unwrap_or(0)),
+            count => count.as_u64().and_then(|count| u32::try_from(count).ok()),
         };
-        match receives_max {
-            Some(receives_max @ 1..=1000) => Ok(Self { receives_max, target: policy.dead_letter_target_arn }),
-            _ => Err(wrong("maxReceiveCount must be 1 to 1000.")),
+        let wrong = |reason: &str| Err(Error::attribute_value("RedrivePolicy", reason));
+        match (policy["deadLetterTargetArn"].as_str(), receives_max) {
+            (Some(target), Some(receives_max @ 1..=1000)) => Ok(Self { receives_max, target: target.into() }),
+            (Some(_), Some(_)) => wrong("maxReceiveCount must be 1 to 1000."),
+            _ => wrong("it must be a JSON object with deadLetterTargetArn and maxReceiveCount."),
         }
     }
 }

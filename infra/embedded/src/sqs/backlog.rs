@@ -241,19 +241,10 @@ impl Backlog {
             is_held.then_some((*row, entry.receives))
         };
         let held: Vec<_> = self.due.iter().filter_map(|(until_ms, row)| Some((*until_ms, is_held(row)?))).collect();
-        let mut rows = Vec::new();
-        for (until_ms, (row, receives)) in held {
-            let again_ms = until_ms.min(now_ms + pause_ms(receives));
-            self.due.remove(&(until_ms, row));
-            if again_ms <= now_ms {
-                self.make_ready(row);
-            } else if let Some(entry) = self.entries.get_mut(&row) {
-                entry.place = Place::InFlight { until_ms: again_ms };
-                self.due.insert((again_ms, row));
-            }
-            rows.push(row);
+        for &(until_ms, (row, receives)) in &held {
+            self.hide((until_ms, row), until_ms.min(now_ms + pause_ms(receives)), now_ms);
         }
-        rows
+        held.into_iter().map(|(_, (row, _))| row).collect()
     }
 
     /// Removes up to `max` ready messages.
@@ -269,34 +260,37 @@ impl Backlog {
     /// Deletes a message. False if the receipt is not the newest one of a message in this queue: as in AWS, deleting by
     /// a stale receipt succeeds and changes nothing.
     pub fn delete(&mut self, receipt: Receipt) -> bool {
-        self.holds(receipt) && self.remove(receipt.row).is_some()
+        self.held(receipt).is_some() && self.remove(receipt.row).is_some()
     }
 
     /// Sets the end of a message's visibility timeout. The errors are SQS's: the receipt is stale, the message is not in
     /// flight, or it would be for too long.
     pub fn change_visibility(&mut self, receipt: Receipt, until_ms: i64, now_ms: i64) -> Result<(), Error> {
-        if !self.holds(receipt) {
-            return Err(Error::not_in_flight());
-        }
-        let entry = self.entries.get_mut(&receipt.row).expect("held");
-        let Place::InFlight { until_ms: before } = entry.place else {
+        let Some(&Entry { place: Place::InFlight { until_ms: before }, received_ms, .. }) = self.held(receipt) else {
             return Err(Error::not_in_flight());
         };
-        if until_ms > entry.received_ms + VISIBILITY_MAX_S * 1000 {
+        if until_ms > received_ms + VISIBILITY_MAX_S * 1000 {
             return Err(Error::hidden_too_long());
         }
-        self.due.remove(&(before, receipt.row));
-        if until_ms <= now_ms {
-            self.make_ready(receipt.row);
-        } else {
-            entry.place = Place::InFlight { until_ms };
-            self.due.insert((until_ms, receipt.row));
-        }
+        self.hide((before, receipt.row), until_ms, now_ms);
         Ok(())
     }
 
-    fn holds(&self, receipt: Receipt) -> bool {
-        self.entries.get(&receipt.row).is_some_and(|entry| entry.receives == receipt.receives)
+    /// Changes when a message that is in flight is due.
+    fn hide(&mut self, due: (i64, i64), until_ms: i64, now_ms: i64) {
+        let (_, row) = due;
+        self.due.remove(&due);
+        if until_ms <= now_ms {
+            self.make_ready(row);
+        } else if let Some(entry) = self.entries.get_mut(&row) {
+            entry.place = Place::InFlight { until_ms };
+            self.due.insert((until_ms, row));
+        }
+    }
+
+    /// The message that this receipt is the newest one of.
+    fn held(&self, receipt: Receipt) -> Option<&Entry> {
+        self.entries.get(&receipt.row).filter(|entry| entry.receives == receipt.receives)
     }
 
     fn remove(&mut self, row: i64) -> Option<Entry> {
@@ -332,15 +326,6 @@ impl Backlog {
         for row in rows {
             self.remove(*row);
         }
-    }
-
-    pub fn clear(&mut self) {
-        self.entries.clear();
-        self.ready.clear();
-        self.gone = 0;
-        self.due.clear();
-        self.ages.clear();
-        self.in_flight = 0;
     }
 
     /// When the next delay or visibility timeout ends.

@@ -61,11 +61,6 @@ impl FairOrder {
     pub fn len(&self) -> usize {
         self.rows.values().map(VecDeque::len).sum()
     }
-
-    pub fn clear(&mut self) {
-        self.rows.clear();
-        self.turns.clear();
-    }
 }
 
 #[cfg(test)]

@@ -149,21 +149,19 @@ pub(crate) fn attributes_md5<'a>(attributes: impl Iterator<Item = (&'a String, &
     let mut encoded = Vec::new();
     // In the order of names, which is the order of the map.
     for (name, attribute) in attributes {
-        let mut field = |bytes: &[u8]| {
+        let field = |encoded: &mut Vec<u8>, bytes: &[u8]| {
             let length = u32::try_from(bytes.len()).expect("a message is at most 1 MiB");
             encoded.extend_from_slice(&length.to_be_bytes());
             encoded.extend_from_slice(bytes);
         };
-        field(name.as_bytes());
-        field(attribute.data_type.as_bytes());
+        field(&mut encoded, name.as_bytes());
+        field(&mut encoded, attribute.data_type.as_bytes());
         let (transport, value) = match (&attribute.string_value, &attribute.binary_value) {
             (_, Some(binary)) => (2, base64::decode(binary).unwrap_or_default()),
             (text, None) => (1, text.clone().unwrap_or_default().into_bytes()),
         };
         encoded.push(transport);
-        let length = u32::try_from(value.len()).expect("a message is at most 1 MiB");
-        encoded.extend_from_slice(&length.to_be_bytes());
-        encoded.extend_from_slice(&value);
+        field(&mut encoded, &value);
     }
     (!encoded.is_empty()).then(|| format!("{:x}", md5::compute(encoded)))
 }

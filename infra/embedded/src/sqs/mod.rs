@@ -99,11 +99,8 @@ pub(crate) struct Sqs {
 
 impl Sqs {
     pub fn new(store: Store, loaded: &mut Loaded, clock: Arc<Clock>, counters: Arc<Counters>) -> Self {
-        let mut by_id = BTreeMap::new();
-        for queue in loaded.queues.drain(..) {
-            let id = queue.id;
-            by_id.insert(id, Arc::new(Queue::restored(queue)));
-        }
+        let queues = loaded.queues.drain(..).map(|queue| (queue.id, Arc::new(Queue::restored(queue))));
+        let by_id: BTreeMap<_, _> = queues.collect();
         let now_ms = clock.now_ms();
         for message in loaded.messages.drain(..) {
             // The message's queue was deleted at the same moment, so the message is dropped.
@@ -141,10 +138,10 @@ impl Sqs {
             "SendMessage" => self.send(body).await,
             "SendMessageBatch" => self.send_batch(body).await,
             "ReceiveMessage" => self.receive(consumer, body).await,
-            "DeleteMessage" => self.delete(body),
-            "DeleteMessageBatch" => self.delete_batch(body),
-            "ChangeMessageVisibility" => self.change_visibility(body),
-            "ChangeMessageVisibilityBatch" => self.change_visibility_batch(body),
+            "DeleteMessage" => self.one(body, Self::delete),
+            "DeleteMessageBatch" => self.each(body, Self::delete),
+            "ChangeMessageVisibility" => self.one(body, Self::change_visibility),
+            "ChangeMessageVisibilityBatch" => self.each(body, Self::change_visibility),
             "CreateQueue" => self.create_queue(endpoint, body).await,
             "DeleteQueue" => self.delete_queue(body).await,
             "PurgeQueue" => self.purge_queue(body).await,

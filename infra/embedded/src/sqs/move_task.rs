@@ -66,17 +66,16 @@ impl Sqs {
             self.advance(&source, &mut state, self.clock.now_ms());
             state.backlog.sizes().visible
         };
-        tokio::spawn(Arc::clone(self).run_move_task(MoveTask { source, destination, rate, to_move }));
+        let (this, task) = (Arc::clone(self), MoveTask { source, destination, rate, to_move });
+        tokio::spawn(async move {
+            this.move_all(&task).await;
+            this.moving().remove(&task.source.id);
+        });
         Ok(Answer::ok(&json!({"TaskHandle": Uuid::new_v4()})))
     }
 
     fn moving(&self) -> std::sync::MutexGuard<'_, std::collections::BTreeSet<i64>> {
         self.move_tasks.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    async fn run_move_task(self: Arc<Self>, task: MoveTask) {
-        self.move_all(&task).await;
-        self.moving().remove(&task.source.id);
     }
 
     /// Tries once to move each message that was there at the start.
@@ -110,17 +109,9 @@ impl Sqs {
     /// False if the message could not be moved; it is then back in the dead-letter queue.
     async fn move_one(&self, task: &MoveTask, entry: Entry) -> bool {
         let now_ms = self.clock.now_ms();
-        let old = &entry.content;
-        let content = Arc::new(Content::stored(
-            self.new_row(),
-            Uuid::new_v4(),
-            old.body.clone(),
-            old.attributes.clone(),
-            old.group.clone(),
-            old.trace.clone(),
-            now_ms,
-        ));
-        let (row, new) = (content.row, NewMessage { content: Arc::clone(&content), visible_ms: now_ms });
+        let (row, id) = (self.new_row(), Uuid::new_v4());
+        let content = Arc::new(Content { row, id, sent_ms: now_ms, ..Content::clone(&entry.content) });
+        let new = NewMessage { content: Arc::clone(&content), visible_ms: now_ms };
         let (target, arrived) = (Arc::clone(&task.destination), Arc::new(AtomicBool::new(false)));
         let is_there = Arc::clone(&arrived);
         // A task holds its target, which may have been deleted since.
@@ -129,7 +120,7 @@ impl Sqs {
             && self
                 .store
                 .write(Write::Messages { queue: task.destination.id, messages: vec![new] }, move || {
-                    let has_arrived = target.push_unless_deleted(Entry::new(content), now_ms);
+                    let has_arrived = target.push([(Entry::new(content), now_ms)], now_ms);
                     is_there.store(has_arrived, Ordering::Release);
                 })
                 .await

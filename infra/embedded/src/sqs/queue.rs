@@ -76,10 +76,14 @@ impl Queue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds messages with the times from which they are visible, and wakes receivers.
-    pub fn push(&self, entries: impl IntoIterator<Item = (Entry, i64)>, now_ms: i64) {
+    /// Adds messages with the times from which they are visible, and wakes receivers. False if the queue is deleted:
+    /// then nothing is added.
+    pub fn push(&self, entries: impl IntoIterator<Item = (Entry, i64)>, now_ms: i64) -> bool {
         let mut added = 0;
         let mut state = self.lock();
+        if state.deleted {
+            return false;
+        }
         for (entry, visible_ms) in entries {
             state.backlog.push(entry, visible_ms, now_ms);
             added += 1;
@@ -88,17 +92,6 @@ impl Queue {
         for _ in 0..added {
             self.changed.notify_one();
         }
-    }
-
-    /// Adds a message that is visible at once. False if the queue is deleted: then nothing is added.
-    pub fn push_unless_deleted(&self, entry: Entry, now_ms: i64) -> bool {
-        let mut state = self.lock();
-        if state.deleted {
-            return false;
-        }
-        state.backlog.push(entry, now_ms, now_ms);
-        drop(state);
-        self.changed.notify_one();
         true
     }
 

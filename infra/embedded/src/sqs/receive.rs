@@ -1,14 +1,13 @@
 //! ReceiveMessage: delivers visible messages, or waits for some.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
-use serde::ser::{SerializeMap, Serializer};
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::attributes::Redrive;
 use super::backlog::{CUT_SHORT_MAX, Entry, Taken};
 use super::error::Error;
 use super::message;
@@ -44,7 +43,6 @@ impl Sqs {
             let _ = self.store.write(Write::Begun(begun), || {}).await;
             std::mem::forget(abandoned);
         }
-        self.counters.count(|counts| counts.messages_received += received.len() as u64);
         let messages = received.iter().map(|entry| Message::new(entry, entry.receipt(self.run, queue.id), &request));
         Ok(Answer::ok(&Messages { messages: messages.collect() }))
     }
@@ -90,10 +88,8 @@ impl Sqs {
         }
         self.advance(queue, &mut state, now_ms);
         // The queue that dead letters go to, unless it is gone: then they are received again.
-        let dead_letters = match &state.attributes.redrive {
-            Some(Redrive { receives_max, target }) => self.by_arn(target).map(|target| (*receives_max, target)),
-            None => None,
-        };
+        let redrive = state.attributes.redrive.as_ref();
+        let dead_letters = redrive.and_then(|redrive| Some((redrive.receives_max, self.by_arn(&redrive.target)?)));
         let receives_max = dead_letters.as_ref().map(|(most, _)| *most);
         let timeout_s = take.timeout_s.unwrap_or(state.attributes.visibility_timeout_s);
         let due_before_ms = state.backlog.next_due_ms();
@@ -184,12 +180,12 @@ struct Message<'a> {
     #[serde(rename = "MD5OfBody")]
     body_md5: &'a str,
     body: &'a str,
-    #[serde(skip_serializing_if = "Pairs::is_empty")]
-    attributes: Pairs<'a, String>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    attributes: BTreeMap<&'a str, String>,
     #[serde(rename = "MD5OfMessageAttributes", skip_serializing_if = "Option::is_none")]
     attributes_md5: Option<String>,
-    #[serde(skip_serializing_if = "Pairs::is_empty")]
-    message_attributes: Pairs<'a, &'a Attribute>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    message_attributes: BTreeMap<&'a String, &'a Attribute>,
 }
 
 impl<'a> Message<'a> {
@@ -202,9 +198,9 @@ impl<'a> Message<'a> {
             receipt_handle: receipt.to_string(),
             body_md5: &content.body_md5,
             body: &content.body,
-            attributes: Pairs(system_attributes(entry, request)),
+            attributes: system_attributes(entry, request),
             attributes_md5: message::attributes_md5(chosen.clone()),
-            message_attributes: Pairs(chosen.map(|(name, value)| (name.as_str(), value)).collect()),
+            message_attributes: chosen.collect(),
         }
     }
 }
@@ -217,13 +213,9 @@ fn is_asked(asked: &[String], name: &str) -> bool {
     })
 }
 
-fn system_attributes(entry: &Entry, request: &Receive) -> Vec<(&'static str, String)> {
+fn system_attributes(entry: &Entry, request: &Receive) -> BTreeMap<&'static str, String> {
     let asked = || request.attribute_names.iter().chain(&request.message_system_attribute_names);
-    if asked().next().is_none() {
-        return Vec::new();
-    }
     let content = &*entry.content;
-    let all = asked().any(|name| name == "All");
     let text = |text: &Option<Arc<str>>| text.as_deref().map(str::to_owned);
     let values: [(&str, &dyn Fn() -> Option<String>); 7] = [
         ("ApproximateReceiveCount", &|| Some(entry.receives.to_string())),
@@ -236,26 +228,7 @@ fn system_attributes(entry: &Entry, request: &Receive) -> Vec<(&'static str, Str
     ];
     values
         .into_iter()
-        .filter(|(name, _)| all || asked().any(|asked| asked == name))
+        .filter(|(name, _)| asked().any(|asked| asked == name || asked == "All"))
         .filter_map(|(name, value)| value().map(|value| (name, value)))
         .collect()
-}
-
-/// A JSON object, in the order given.
-struct Pairs<'a, T>(Vec<(&'a str, T)>);
-
-impl<T> Pairs<'_, T> {
-    fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-}
-
-impl<T: Serialize> Serialize for Pairs<'_, T> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(Some(self.0.len()))?;
-        for (name, value) in &self.0 {
-            map.serialize_entry(name, value)?;
-        }
-        map.end()
-    }
 }

@@ -148,12 +148,12 @@ mod tests {
     use serde_json::{Value, json};
 
     use crate::dispatch::Caller;
-    use crate::{Endpoints, Options, Service};
+    use crate::sqs::backlog::Backlog;
+    use crate::{Endpoints, Options};
 
     async fn call(endpoints: &Endpoints, operation: &str, request: Value) -> Result<Value, String> {
         let caller = Caller { endpoint: "", consumer: None };
-        let answer =
-            endpoints.0.dispatch(Service::Sqs, operation, caller, request.to_string().as_bytes()).await.unwrap();
+        let answer = endpoints.0.sqs.call(operation, caller, request.to_string().as_bytes()).await;
         let json: Value = serde_json::from_slice(&answer.body).unwrap();
         if answer.is_error() { Err(json.to_string()) } else { Ok(json) }
     }
@@ -168,7 +168,7 @@ mod tests {
         call(&endpoints, "SendMessage", message.clone()).await.unwrap();
         // The next message gets the same row, which the file has already.
         let sqs = &endpoints.0.sqs;
-        sqs.named("work").unwrap().lock().backlog.clear();
+        sqs.named("work").unwrap().lock().backlog = Backlog::default();
         sqs.next_row.fetch_sub(1, Ordering::Relaxed);
         let refused = call(&endpoints, "SendMessage", message.clone()).await.unwrap_err();
         assert!(refused.contains("could not be written"), "{refused}");

@@ -1,52 +1,32 @@
 //! DeleteMessage and ChangeMessageVisibility, alone and in batches.
 
-use std::sync::Arc;
-
-use serde::de::DeserializeOwned;
-
 use super::error::Error;
 use super::queue::Queue;
 use super::receipt::Receipt;
-use super::wire::{Batch, BatchEntry, BatchOutcome, ChangeVisibility, Delete, EntryId, FailedEntry, Single, bounded};
+use super::wire::{Batch, BatchEntry, BatchOutcome, EntryId, FailedEntry, Received, Single, bounded};
 use super::{Sqs, VISIBILITY_MAX_S, parse};
 use crate::answer::Answer;
 use crate::store::Lazy;
 
+/// What is done about one received message.
+pub(super) type Settle = fn(&Sqs, &Queue, &Received) -> Result<(), Error>;
+
 impl Sqs {
-    pub(super) fn delete(&self, body: &[u8]) -> Result<Answer, Error> {
-        let request: Single<Delete> = parse(body)?;
+    pub(super) fn one(&self, body: &[u8], settle: Settle) -> Result<Answer, Error> {
+        let request: Single<Received> = parse(body)?;
         let queue = self.queue(&request.queue_url)?;
-        self.delete_one(&queue, &request.what)?;
+        settle(self, &queue, &request.what)?;
         Ok(Answer::empty())
-    }
-
-    pub(super) fn delete_batch(&self, body: &[u8]) -> Result<Answer, Error> {
-        self.each(body, |queue, what| self.delete_one(queue, what))
-    }
-
-    pub(super) fn change_visibility(&self, body: &[u8]) -> Result<Answer, Error> {
-        let request: Single<ChangeVisibility> = parse(body)?;
-        let queue = self.queue(&request.queue_url)?;
-        self.change_one(&queue, &request.what)?;
-        Ok(Answer::empty())
-    }
-
-    pub(super) fn change_visibility_batch(&self, body: &[u8]) -> Result<Answer, Error> {
-        self.each(body, |queue, what| self.change_one(queue, what))
     }
 
     /// A batch of which each entry succeeds or fails by itself.
-    fn each<T: DeserializeOwned>(
-        &self,
-        body: &[u8],
-        settle: impl Fn(&Arc<Queue>, &T) -> Result<(), Error>,
-    ) -> Result<Answer, Error> {
-        let batch: Batch<T> = parse(body)?;
+    pub(super) fn each(&self, body: &[u8], settle: Settle) -> Result<Answer, Error> {
+        let batch: Batch<Received> = parse(body)?;
         let queue = self.queue(&batch.queue_url)?;
         batch.check()?;
         let mut outcome = BatchOutcome { successful: Vec::new(), failed: Vec::new() };
         for BatchEntry { id, what } in batch.entries {
-            match settle(&queue, &what) {
+            match settle(self, &queue, &what) {
                 Ok(()) => outcome.successful.push(EntryId { id }),
                 Err(error) => outcome.failed.push(FailedEntry::new(id, error)),
             }
@@ -54,7 +34,7 @@ impl Sqs {
         Ok(Answer::ok(&outcome))
     }
 
-    fn change_one(&self, queue: &Arc<Queue>, request: &ChangeVisibility) -> Result<(), Error> {
+    pub(super) fn change_visibility(&self, queue: &Queue, request: &Received) -> Result<(), Error> {
         let receipt = receipt(queue, &request.receipt_handle)?;
         let timeout_s = request.visibility_timeout.ok_or_else(|| Error::missing("VisibilityTimeout"))?;
         bounded("VisibilityTimeout", timeout_s, 0, VISIBILITY_MAX_S)?;
@@ -71,10 +51,9 @@ impl Sqs {
         Ok(())
     }
 
-    fn delete_one(&self, queue: &Arc<Queue>, request: &Delete) -> Result<(), Error> {
+    pub(super) fn delete(&self, queue: &Queue, request: &Received) -> Result<(), Error> {
         let receipt = receipt(queue, &request.receipt_handle)?;
         if receipt.run == self.run && queue.lock().backlog.delete(receipt) {
-            self.counters.count(|counts| counts.messages_deleted += 1);
             self.store.write_later([(receipt.row, Lazy::Delete)]);
         }
         Ok(())

@@ -1,18 +1,25 @@
 //! Requests as read from the body, and the parts of answers that several operations share.
 //! Names and shapes are those of the AWS JSON protocol.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
 use super::error::Error;
 use crate::store::Attributes;
 
+/// A request about a queue, which a new one names and every other one gives by its URL.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
-pub(crate) struct QueueOnly {
+pub(crate) struct OfQueue {
+    #[serde(default)]
+    pub queue_name: String,
     #[serde(default)]
     pub queue_url: String,
+    #[serde(default)]
+    pub attributes: BTreeMap<String, String>,
+    #[serde(default)]
+    pub attribute_names: Vec<String>,
 }
 
 /// A message to send, alone or as an entry of a batch.
@@ -100,16 +107,10 @@ pub(crate) struct EntryId {
     pub id: String,
 }
 
+/// A received message to delete, or to hide for another time.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
-pub(crate) struct Delete {
-    #[serde(default)]
-    pub receipt_handle: String,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "PascalCase")]
-pub(crate) struct ChangeVisibility {
+pub(crate) struct Received {
     #[serde(default)]
     pub receipt_handle: String,
     pub visibility_timeout: Option<i64>,

@@ -15,14 +15,13 @@ mod schema;
 mod writes;
 
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::fs::File;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rusqlite::Connection;
-use stepwarden_guard::marks::Marked;
+use stepwarden_guard::marks::{Marked, beside};
 use tokio::sync::oneshot;
 
 pub use records::Event;
@@ -35,7 +34,6 @@ pub(crate) use writes::{Lazy, NewMessage, Standing, Write};
 use crate::Durability;
 use crate::ahead::Ahead;
 use crate::counts::Counters;
-use crate::dynamodb::log_of;
 
 /// Longest time that a lazy write waits for another commit. Milliseconds.
 const LAZY_MS: u64 = 50;
@@ -72,8 +70,8 @@ impl Store {
     ) -> Result<(Self, Loaded), Error> {
         let connection = schema::open(path, durability, after_kill)?;
         let loaded = load::everything(&connection, after_kill)?;
-        let connection = Marked::open(connection, path, durability.survives())?;
-        let ahead = Ahead::of(durability, &log_of(path), schema::LOG_FRAMES);
+        let connection = Marked::open(connection, path, durability)?;
+        let ahead = Ahead::of(durability, &beside(path, "-wal"), schema::LOG_FRAMES);
         let synced = (durability == Durability::Full).then_some(counters);
         let writer =
             Writer { pending: Mutex::default(), connection: Mutex::new((connection, ahead)), synced, _lock: lock };
@@ -108,34 +106,22 @@ impl Store {
     /// write of the receive that it ends may arrive after it.
     pub fn write_later(&self, writes: impl IntoIterator<Item = (i64, Lazy)>) {
         let Self::File(writer) = self else { return };
-        let (start, wait) = {
-            let mut pending = writer.pending();
-            for (row, write) in writes {
-                match pending.lazy.entry(row) {
-                    Entry::Vacant(entry) => {
-                        entry.insert(write);
-                    }
-                    Entry::Occupied(mut entry) => {
-                        if matches!(entry.get(), Lazy::Update(_)) {
-                            entry.insert(write);
-                        }
-                    }
-                }
+        let mut pending = writer.pending();
+        for (row, write) in writes {
+            if !matches!(pending.lazy.get(&row), Some(Lazy::Delete)) {
+                pending.lazy.insert(row, write);
             }
-            if pending.lazy.is_empty() || pending.running {
-                // A commit in progress looks for lazy writes before it ends.
-                (false, false)
-            } else if pending.lazy.len() >= LAZY_MANY {
-                pending.running = true;
-                (true, false)
-            } else {
-                (false, !std::mem::replace(&mut pending.waiting, true))
-            }
-        };
-        if start {
-            Writer::start(writer);
         }
-        if wait {
+        if pending.lazy.is_empty() || pending.running {
+            // A commit in progress looks for lazy writes before it ends.
+            return;
+        }
+        if pending.lazy.len() >= LAZY_MANY {
+            pending.running = true;
+            drop(pending);
+            Writer::start(writer, false);
+        } else if !std::mem::replace(&mut pending.waiting, true) {
+            drop(pending);
             Writer::start_after_a_while(writer);
         }
     }
@@ -184,24 +170,23 @@ impl Writer {
             pending.awaited.push(Awaited { write, then, answer });
             !std::mem::replace(&mut pending.running, true)
         };
-        match (start, gathers) {
-            (true, true) => Self::start_after_gathering(writer),
-            (true, false) => Self::start(writer),
-            (false, _) => {}
+        if start {
+            Self::start(writer, gathers);
         }
         answered
     }
 
-    fn start(writer: &Arc<Self>) {
+    /// At once, or after [`GATHER_MS`].
+    fn start(writer: &Arc<Self>, gathers: bool) {
         let mut run = Run { writer: Arc::clone(writer), finished: false };
-        tokio::task::spawn_blocking(move || run.until_nothing_waits());
-    }
-
-    fn start_after_gathering(writer: &Arc<Self>) {
-        let mut run = Run { writer: Arc::clone(writer), finished: false };
+        let commit = move || run.until_nothing_waits();
+        if !gathers {
+            tokio::task::spawn_blocking(commit);
+            return;
+        }
         tokio::spawn(async move {
             tokio::time::sleep(Duration::from_millis(GATHER_MS)).await;
-            tokio::task::spawn_blocking(move || run.until_nothing_waits());
+            tokio::task::spawn_blocking(commit);
         });
     }
 
@@ -218,7 +203,7 @@ impl Writer {
                 !pending.lazy.is_empty() && !std::mem::replace(&mut pending.running, true)
             };
             if start {
-                Self::start(&writer);
+                Self::start(&writer, false);
             }
         });
     }

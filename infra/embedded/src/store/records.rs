@@ -23,7 +23,7 @@ pub(crate) struct Attribute {
 }
 
 /// A message as sent; never changes.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Content {
     /// Order of arrival in the whole store, and the key there.
     pub row: i64,

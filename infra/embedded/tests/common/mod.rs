@@ -1,8 +1,12 @@
 //! Clients of the embedded endpoints, as the local program builds them.
 #![allow(dead_code)]
 
-use aws_sdk_dynamodb::types::{AttributeDefinition, BillingMode, KeySchemaElement, KeyType, ScalarAttributeType};
-use aws_sdk_sqs::types::QueueAttributeName;
+use aws_sdk_dynamodb::operation::transact_write_items::TransactWriteItemsError;
+use aws_sdk_dynamodb::types::{
+    AttributeDefinition, AttributeValue, BillingMode, CancellationReason, KeySchemaElement, KeyType,
+    ScalarAttributeType,
+};
+use aws_sdk_sqs::types::{MessageSystemAttributeName, QueueAttributeName};
 use stepwarden_embedded::{Durability, Endpoints, Options};
 
 pub fn memory() -> Endpoints {
@@ -42,8 +46,9 @@ pub fn eventbridge(endpoints: &Endpoints) -> aws_sdk_eventbridge::Client {
     aws_sdk_eventbridge::Client::from_conf(config!(aws_sdk_eventbridge, endpoints))
 }
 
-/// Creates the table `tasks`, whose key is the text `id`.
-pub async fn table(client: &aws_sdk_dynamodb::Client) {
+/// A client without retries, and the new table `tasks`, whose key is the text `id`.
+pub async fn tasks(endpoints: &Endpoints) -> aws_sdk_dynamodb::Client {
+    let client = dynamodb(endpoints);
     client
         .create_table()
         .table_name("tasks")
@@ -55,6 +60,19 @@ pub async fn table(client: &aws_sdk_dynamodb::Client) {
         .send()
         .await
         .unwrap();
+    client
+}
+
+pub fn text(value: &str) -> AttributeValue {
+    AttributeValue::S(value.into())
+}
+
+/// Why a transaction was canceled, by item.
+pub fn reasons(error: TransactWriteItemsError) -> Vec<CancellationReason> {
+    match error {
+        TransactWriteItemsError::TransactionCanceledException(canceled) => canceled.cancellation_reasons().to_vec(),
+        other => panic!("{other:?}"),
+    }
 }
 
 /// Creates a queue and returns its URL.
@@ -64,6 +82,16 @@ pub async fn queue(sqs: &aws_sdk_sqs::Client, name: &str, attributes: &[(QueueAt
         request = request.attributes(name.clone(), *value);
     }
     request.send().await.unwrap().queue_url.unwrap()
+}
+
+/// These endpoints with a client and the URL of a new queue `work`.
+pub async fn opened(
+    endpoints: Endpoints,
+    attributes: &[(QueueAttributeName, &str)],
+) -> (Endpoints, aws_sdk_sqs::Client, String) {
+    let sqs = sqs(&endpoints);
+    let url = queue(&sqs, "work", attributes).await;
+    (endpoints, sqs, url)
 }
 
 pub async fn send(sqs: &aws_sdk_sqs::Client, url: &str, body: &str) {
@@ -76,6 +104,11 @@ pub async fn receive(sqs: &aws_sdk_sqs::Client, url: &str) -> Vec<aws_sdk_sqs::t
     let request =
         request.wait_time_seconds(0).message_system_attribute_names("All".into()).message_attribute_names("All");
     request.send().await.unwrap().messages.unwrap_or_default()
+}
+
+/// How often it was received.
+pub fn receives(message: &aws_sdk_sqs::types::Message) -> &str {
+    &message.attributes().unwrap()[&MessageSystemAttributeName::ApproximateReceiveCount]
 }
 
 pub fn bodies(messages: &[aws_sdk_sqs::types::Message]) -> Vec<&str> {

@@ -6,8 +6,10 @@ use leader::{Clock, Error, Lease, LeaseStore, Note, Settings};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use stepwarden_aws::{Clients, Config, DynamoLeases, schema};
 use tokio::time::Instant;
 
+pub const TABLE: &str = "state_table";
 pub const LIFE: Duration = Duration::from_secs(10);
 pub const SKEW: Duration = Duration::from_secs(1);
 pub const POLL: Duration = Duration::from_secs(1);
@@ -44,6 +46,15 @@ impl Store {
     pub async fn stored(&self) -> Lease {
         self.leases.read("sweep").await.unwrap().unwrap()
     }
+}
+
+/// Leases in [`TABLE`], which this creates.
+pub async fn leases(clients: &Clients) -> DynamoLeases {
+    let needed = ["ORDERS_TABLE", "STATE_TABLE", "QUEUE_PREFIX", "EVENT_BUS"];
+    let lookup = |name: &str| needed.contains(&name).then(|| name.to_lowercase());
+    let config = Config::from_lookup(lookup).unwrap();
+    schema::create(clients, &config, "q-", 30).await.unwrap();
+    DynamoLeases::new(clients.dynamodb.clone(), TABLE)
 }
 
 fn away() -> Error {

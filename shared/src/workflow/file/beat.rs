@@ -1,6 +1,6 @@
 //! The `heartbeat` of a step or an undo.
 
-use super::{Problem, RawStep};
+use super::{Problem, RawStep, span_of};
 use crate::time::SignedDuration;
 use crate::workflow::beat::window;
 use crate::workflow::wait::Time;
@@ -18,8 +18,8 @@ pub(super) fn build(
     timeout: SignedDuration,
 ) -> Result<SignedDuration, Problem> {
     let others = [
-        ("late", step.late.as_ref().map(Spanned::span), "gets more time through its heartbeats"),
-        ("poll", step.poll.as_ref().map(Spanned::span), "has one long attempt"),
+        ("late", span_of(&step.late), "gets more time through its heartbeats"),
+        ("poll", span_of(&step.poll), "has one long attempt"),
     ];
     if let Some((key, span, why)) = others.into_iter().find_map(|(key, span, why)| Some((key, span?, why))) {
         return Err((span, format!("a step with a `heartbeat` {why}, so it takes no `{key}`; remove one of the two")));

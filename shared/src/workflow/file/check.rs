@@ -1,6 +1,6 @@
 //! Checks that need all steps: the marks of edges, and what expressions read.
 
-use super::{Problem, RawStep, list};
+use super::{Problem, RawStep, list, span_of};
 use crate::expression::{Expression, Mapping, Reference, Template};
 use crate::names::of_step;
 use crate::schema::Schema;
@@ -153,7 +153,7 @@ fn uses_expressions(raw: &RawStep) -> bool {
 fn of_answer(raw: &RawStep) -> (&'static str, Option<Range<usize>>) {
     match &raw.pages {
         Some(pages) => ("pages", Some(pages.span())),
-        None => ("output", raw.output.as_ref().map(Spanned::span)),
+        None => ("output", span_of(&raw.output)),
     }
 }
 
@@ -348,14 +348,13 @@ impl Graph<'_> {
                     .collect(),
             };
             for one in all {
-                if let Err(words) = self.check_one(index, one, &roots, ran, config) {
+                if let Err(words) = self.check_among(&before(self.steps, index), one, &roots, ran, config) {
                     let at = at.clone().unwrap_or_else(|| raw.name.span());
                     return Err((at, format!("`{what}` of step `{}`: {words}", step.name)));
                 }
             }
             Ok(())
         };
-        let span = |of: Option<&Spanned<String>>| of.map(Spanned::span);
         let conditions = [("when", &step.when, &raw.when), ("catch", &step.catch, &raw.catch)];
         for (what, condition, at) in conditions {
             for kind in condition.iter().flat_map(Expression::failure_kinds) {
@@ -372,15 +371,14 @@ impl Graph<'_> {
                 }
             }
         }
-        let spans = |of: Option<&Spanned<toml::Value>>| of.map(Spanned::span);
         if let Some(when) = &step.when {
-            check("when", span(raw.when.as_ref()), when.references().iter().collect(), &[], &known.before)?;
+            check("when", span_of(&raw.when), when.references().iter().collect(), &[], &known.before)?;
         }
         if let Some(catch) = &step.catch {
-            check("catch", span(raw.catch.as_ref()), catch.references().iter().collect(), &["error"], &known.sure)?;
+            check("catch", span_of(&raw.catch), catch.references().iter().collect(), &["error"], &known.sure)?;
         }
         if let Some(fail) = &step.fail {
-            check("fail", span(raw.fail.as_ref()), fail.references().collect(), &[], &known.sure)?;
+            check("fail", span_of(&raw.fail), fail.references().collect(), &[], &known.sure)?;
         }
         if let Some(wait) = &step.wait {
             if let Wait::Event(event) = wait {
@@ -388,10 +386,10 @@ impl Graph<'_> {
                 for (what, condition, at) in [("take", &event.take, &raw.take), ("failed", &event.failed, &raw.failed)]
                 {
                     let all = condition.iter().flat_map(|condition| condition.references()).collect();
-                    check(what, span(at.as_ref()), all, more, &known.sure)?;
+                    check(what, span_of(at), all, more, &known.sure)?;
                 }
             } else {
-                let at = spans(raw.wait.as_ref().or(raw.until.as_ref()));
+                let at = span_of(&raw.wait).or(span_of(&raw.until));
                 check(wait.key(), at, wait.references(), &[], &known.sure)?;
             }
         }
@@ -405,20 +403,20 @@ impl Graph<'_> {
         }
         self.link(index, raw)?;
         if let Some(ask) = step.link().and_then(|(link, _)| link.ask.as_ref()) {
-            let at = raw.link.as_ref().and_then(|link| span(link.get_ref().ask.as_ref()));
+            let at = raw.link.as_ref().and_then(|link| span_of(&link.get_ref().ask));
             check("ask", at, ask.references().collect(), &[], &known.sure)?;
         }
         if let Some(value) = &step.value {
-            check("value", spans(raw.value.as_ref()), value.references(), &[], &known.sure)?;
+            check("value", span_of(&raw.value), value.references(), &[], &known.sure)?;
         }
         if let Some(each) = step.each() {
-            check("each", spans(raw.each.as_ref()), each.list.references(), &[], &known.sure)?;
+            check("each", span_of(&raw.each), each.list.references(), &[], &known.sure)?;
         }
         if let Some(with) = &step.with {
             let more = if step.each().is_some() { &["item", "index"] } else { address };
-            check("with", spans(raw.with.as_ref()), with.references(), more, &known.sure)?;
+            check("with", span_of(&raw.with), with.references(), more, &known.sure)?;
         }
-        let at = raw.http.as_ref().map(Spanned::span);
+        let at = span_of(&raw.http);
         for text in step.http.iter().flat_map(|http| http.templates()) {
             check("http", at.clone(), text.references().collect(), address, &known.sure)?;
         }
@@ -437,11 +435,9 @@ impl Graph<'_> {
                      before it answers; write `first({path}, ...)`",
                     step.name
                 );
-                return Err((spans(raw.output.as_ref()).unwrap_or_else(|| raw.name.span()), message));
+                return Err((span_of(&raw.output).unwrap_or_else(|| raw.name.span()), message));
             }
-            let with = step.with.iter().flat_map(|with| with.references());
-            let texts = step.http.iter().flat_map(|http| http.templates()).flat_map(|text| text.references());
-            let is_handed = with.chain(texts).any(|one| one.path[0] == "callback");
+            let is_handed = step.work(Direction::Do).is_some_and(|work| work.reads("callback"));
             if (step.http.is_some() || step.aws.is_some()) && step.with.is_some() && !is_handed {
                 let message = format!(
                     "step `{}` does not hand out its address; put `${{callback}}` where the service reads it",
@@ -451,7 +447,7 @@ impl Graph<'_> {
             }
         }
         if let Some(when) = step.accept.as_ref().and_then(|accept| accept.when.as_ref()) {
-            let at = raw.accept.as_ref().map(Spanned::span);
+            let at = span_of(&raw.accept);
             let roots = ["answer", "status", "header"];
             check("accept", at, when.references().iter().collect(), &roots, &known.sure)?;
         }
@@ -459,7 +455,7 @@ impl Graph<'_> {
             let roots: &[&str] =
                 if step.http.is_some() || step.aws.is_some() { &["answer", "status", "header"] } else { &["answer"] };
             for condition in poll.look.conditions() {
-                let at = raw.poll.as_ref().map(Spanned::span);
+                let at = span_of(&raw.poll);
                 check("poll", at, condition.references().iter().collect(), roots, &known.sure)?;
             }
         }
@@ -473,17 +469,13 @@ impl Graph<'_> {
             let (what, at) = of_answer(raw);
             check(what, at, output.references(), roots, &known.sure)?;
         }
-        let undo = step.undo.iter();
-        let at = raw.undo.as_ref().map(Spanned::span);
-        for undo in undo {
-            let texts = undo.http.iter().flat_map(|http| http.templates()).flat_map(|text| text.references());
-            let all = texts.chain(undo.with.iter().flat_map(|with| with.references())).collect();
-            check("undo", at.clone(), all, &["output"], &known.sure)?;
+        if let Some(work) = step.work(Direction::Undo) {
+            let at = span_of(&raw.undo);
+            check("undo", at, work.references().collect(), &["output"], &known.sure)?;
         }
-        if let Some(remind) = &step.remind {
-            let texts = remind.http.iter().flat_map(|http| http.templates()).flat_map(|text| text.references());
-            let all = texts.chain(remind.with.iter().flat_map(|with| with.references())).collect();
-            check("remind", raw.remind.as_ref().map(Spanned::span), all, address, &known.sure)?;
+        if let Some(work) = step.reminder() {
+            let at = span_of(&raw.remind);
+            check("remind", at, work.references().collect(), address, &known.sure)?;
         }
         Ok(())
     }
@@ -510,9 +502,7 @@ impl Graph<'_> {
         let step = &self.steps[index];
         let Some((_, event)) = step.link() else { return Ok(()) };
         let at = || raw.link.as_ref().map_or_else(|| raw.name.span(), Spanned::span);
-        let waits = |other: &&Step| {
-            other.name != step.name && other.wait.as_ref().and_then(Wait::event).is_some_and(|e| e.name == event)
-        };
+        let waits = |other: &&Step| other.name != step.name && other.event().is_some_and(|e| e.name == event);
         if let Some(other) = self.steps.iter().find(waits) {
             let message = format!(
                 "the link of step `{}` would also reach `{}`, which waits for the same event `{event}`; give one of \
@@ -522,8 +512,7 @@ impl Graph<'_> {
             return Err((at(), message));
         }
         let name = of_step(&step.name);
-        let is_it = |one: &Reference| one.path[0] == "links" && one.path.get(1).is_none_or(|step| *step == name);
-        let reads = |work: Work<'_>| work.references().any(&is_it);
+        let reads = |work: Work<'_>| work.references().any(|one| one.covers("links", &name));
         let given = |(other, spec): (usize, &Step)| {
             // A later step's turn comes when the question is closed.
             let is_in_time = !before(self.steps, other).contains(&index);
@@ -537,7 +526,7 @@ impl Graph<'_> {
             );
             return Err((at(), message));
         }
-        let event = step.wait.as_ref().and_then(Wait::event).expect("a link is of an event");
+        let event = step.event().expect("a link is of an event");
         let conditions = [&event.take, &event.failed].into_iter().flatten().flat_map(Expression::references);
         let read = conditions.chain(step.output.iter().flat_map(|output| output.references()));
         let mut bare = read.filter(|one| one.path[0] == "event" && !one.guarded);
@@ -562,17 +551,6 @@ impl Graph<'_> {
 
     fn is_undeclared(&self, index: usize, field: Option<&String>) -> bool {
         field.is_some_and(|field| self.declared(index).is_some_and(|keys| !keys.contains(&field.as_str())))
-    }
-
-    fn check_one(
-        &self,
-        index: usize,
-        reference: &Reference,
-        roots: &[&str],
-        ran: &BTreeSet<usize>,
-        config: &Map<String, Value>,
-    ) -> Result<(), String> {
-        self.check_among(&before(self.steps, index), reference, roots, ran, config)
     }
 
     /// Checks what comes after the steps `before`.

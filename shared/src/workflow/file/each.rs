@@ -1,8 +1,7 @@
 //! The `each` of a step that starts orders, or makes calls.
 
-use super::{Problem, RawStep, RawWorkflow, mapped};
+use super::{Problem, RawStep, RawWorkflow, mapped, span_of};
 use crate::retry::Then;
-use crate::step::Direction;
 use crate::time::SignedDuration;
 use crate::workflow::child::Child;
 use crate::workflow::each::{AT_ONCE, Each, MAX_AT_ONCE, MAX_BATCH, WHOLE};
@@ -12,11 +11,8 @@ use toml::Spanned;
 
 /// The list of a step, if it has one.
 pub(super) fn build(raw: &RawStep) -> Result<Option<Each>, Problem> {
-    let keys = [
-        ("at_once", raw.at_once.as_ref().map(Spanned::span)),
-        ("batch", raw.batch.as_ref().map(Spanned::span)),
-        ("tolerate", raw.tolerate.as_ref().map(Spanned::span)),
-    ];
+    let keys =
+        [("at_once", span_of(&raw.at_once)), ("batch", span_of(&raw.batch)), ("tolerate", span_of(&raw.tolerate))];
     let Some(list) = &raw.each else {
         return match keys.into_iter().find_map(|(key, span)| Some((key, span?))) {
             Some((key, span)) => {
@@ -85,8 +81,7 @@ fn tolerate(raw: &Spanned<String>) -> Result<u16, Problem> {
 /// The step that makes `call` per item. A separate order makes each call; its definition is part of the step's.
 /// Properties of the whole list stay with the step.
 pub(super) fn of_call(each: Each, call: Step, workflow: &RawWorkflow, config: &Map<String, Value>) -> Step {
-    let work = [call.work(Direction::Do), call.work(Direction::Undo), call.reminder()];
-    let reads_config = work.into_iter().flatten().any(|work| work.reads("config"));
+    let reads_config = call.works().any(|work| work.reads("config"));
     let name = format!("{}.{}", workflow.name.get_ref(), call.name);
     let own = Step {
         after: Vec::new(),

@@ -150,7 +150,7 @@ fn inherit(mut http: Http, of: Option<&Http>, headers: bool, statuses: bool) -> 
 }
 
 fn bounded(raw: &Spanned<RawHttp>, http: Http) -> Result<Http, Problem> {
-    let bytes = serde_json::to_string(&http).map_or(usize::MAX, |json| json.len());
+    let bytes = crate::json::length(&http);
     if bytes <= MAX_BYTES {
         return Ok(http);
     }

@@ -1,6 +1,6 @@
 //! What a step does on its own, without an agent: it computes, fails, waits or starts another order.
 
-use super::{MAX_DEADLINE, MIN_DEADLINE, Problem, RawStep, check_name, each, link, mapped};
+use super::{MAX_DEADLINE, MIN_DEADLINE, Problem, RawStep, check_name, each, link, mapped, only, span_of};
 use crate::expression::{Mapping, Template};
 use crate::time::SignedDuration;
 use crate::workflow::child::Child;
@@ -22,14 +22,13 @@ pub(super) struct Own {
 /// The `value`, `fail`, `workflow`, `wait`, `until` or `event` of a step, which has none of an agent's keys.
 pub(super) fn own(raw: &RawStep) -> Result<Own, Problem> {
     let keys = [
-        ("value", raw.value.as_ref().map(Spanned::span)),
-        ("fail", raw.fail.as_ref().map(Spanned::span)),
-        ("wait", raw.wait.as_ref().map(Spanned::span)),
-        ("until", raw.until.as_ref().map(Spanned::span)),
-        ("event", raw.event.as_ref().map(Spanned::span)),
-        ("workflow", raw.workflow.as_ref().map(Spanned::span)),
+        ("value", span_of(&raw.value)),
+        ("fail", span_of(&raw.fail)),
+        ("wait", span_of(&raw.wait)),
+        ("until", span_of(&raw.until)),
+        ("event", span_of(&raw.event)),
+        ("workflow", span_of(&raw.workflow)),
     ];
-    let given: Vec<_> = keys.into_iter().filter_map(|(key, span)| Some((key, span?))).collect();
     let texts = [("take", raw.take.as_ref()), ("early", raw.early.as_ref()), ("failed", raw.failed.as_ref())];
     let people = raw.people.as_ref().map(|people| ("people", people.span()));
     let link = raw.link.as_ref().map(|link| ("link", link.span()));
@@ -48,37 +47,31 @@ pub(super) fn own(raw: &RawStep) -> Result<Own, Problem> {
         return Err((span, message));
     }
     let each = each::build(raw)?;
-    let kind = match given.as_slice() {
-        [] => return Ok(Own { each, ..Own::default() }),
-        [(kind, span)] if each.is_some() && *kind != "workflow" => {
-            let message = format!(
-                "a step with `{kind}` takes no `each`; write `workflow`, `agent`, `http`, `lambda` or `aws` for each item, \
-                 or remove `each`"
-            );
-            return Err((span.clone(), message));
-        }
-        [(kind, _)] => *kind,
-        [(key, span), (other, _), ..] => {
-            return Err((span.clone(), format!("the step has both `{key}` and `{other}`; keep one of the two")));
-        }
-    };
+    let Some((kind, span)) = only(keys)? else { return Ok(Own { each, ..Own::default() }) };
+    if each.is_some() && kind != "workflow" {
+        let message = format!(
+            "a step with `{kind}` takes no `each`; write `workflow`, `agent`, `http`, `lambda` or `aws` for each item, \
+             or remove `each`"
+        );
+        return Err((span, message));
+    }
     let others = [
-        ("agent", raw.agent.as_ref().map(Spanned::span)),
-        ("http", raw.http.as_ref().map(Spanned::span)),
-        ("lambda", raw.lambda.as_ref().map(Spanned::span)),
-        ("aws", raw.aws.as_ref().map(Spanned::span)),
-        ("with", raw.with.as_ref().map(Spanned::span)),
-        ("output", raw.output.as_ref().map(Spanned::span)),
-        ("catch", raw.catch.as_ref().map(Spanned::span)),
-        ("undo", raw.undo.as_ref().map(Spanned::span)),
-        ("timeout", raw.timeout.as_ref().map(Spanned::span)),
-        ("retry", raw.retry.as_ref().map(Spanned::span)),
-        ("calls", raw.calls.as_ref().map(Spanned::span)),
-        ("late", raw.late.as_ref().map(Spanned::span)),
-        ("accept", raw.accept.as_ref().map(Spanned::span)),
-        ("poll", raw.poll.as_ref().map(Spanned::span)),
-        ("pages", raw.pages.as_ref().map(Spanned::span)),
-        ("heartbeat", raw.heartbeat.as_ref().map(Spanned::span)),
+        ("agent", span_of(&raw.agent)),
+        ("http", span_of(&raw.http)),
+        ("lambda", span_of(&raw.lambda)),
+        ("aws", span_of(&raw.aws)),
+        ("with", span_of(&raw.with)),
+        ("output", span_of(&raw.output)),
+        ("catch", span_of(&raw.catch)),
+        ("undo", span_of(&raw.undo)),
+        ("timeout", span_of(&raw.timeout)),
+        ("retry", span_of(&raw.retry)),
+        ("calls", span_of(&raw.calls)),
+        ("late", span_of(&raw.late)),
+        ("accept", span_of(&raw.accept)),
+        ("poll", span_of(&raw.poll)),
+        ("pages", span_of(&raw.pages)),
+        ("heartbeat", span_of(&raw.heartbeat)),
         ("irreversible", raw.irreversible.then(|| raw.name.span())),
     ];
     let may_have = |name: &str| match kind {

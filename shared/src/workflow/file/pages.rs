@@ -1,6 +1,6 @@
 //! The `pages` of a step.
 
-use super::{Doer, Problem, RawStep, mapped};
+use super::{Doer, Problem, RawStep, mapped, span_of};
 use crate::expression::Mapping;
 use crate::workflow::pages::{ITEMS, NEXT};
 use serde::Deserialize;
@@ -17,15 +17,11 @@ pub(super) struct RawPages {
 pub(super) fn build(spanned: &Spanned<RawPages>, raw: &RawStep, doer: &mut Doer) -> Result<Option<Mapping>, Problem> {
     let pages = spanned.get_ref();
     let others = [
-        ("each", raw.each.as_ref().map(Spanned::span), "work on its list in a step after it"),
-        ("output", raw.output.as_ref().map(Spanned::span), "say in `items` what is kept of each item"),
-        (
-            "accept",
-            raw.accept.as_ref().map(Spanned::span),
-            "collect in a step after the one whose service reports later",
-        ),
-        ("poll", raw.poll.as_ref().map(Spanned::span), "poll in a step before it"),
-        ("undo", raw.undo.as_ref().map(Spanned::span), "it only reads, so there is nothing to undo"),
+        ("each", span_of(&raw.each), "work on its list in a step after it"),
+        ("output", span_of(&raw.output), "say in `items` what is kept of each item"),
+        ("accept", span_of(&raw.accept), "collect in a step after the one whose service reports later"),
+        ("poll", span_of(&raw.poll), "poll in a step before it"),
+        ("undo", span_of(&raw.undo), "it only reads, so there is nothing to undo"),
         ("irreversible", raw.irreversible.then(|| raw.name.span()), "it only reads, so there is nothing to undo"),
     ];
     if let Some((key, span, instead)) = others.into_iter().find_map(|(key, span, instead)| Some((key, span?, instead)))

@@ -1,6 +1,6 @@
 //! The `poll` of a step.
 
-use super::{Problem, RawStep, mapped};
+use super::{Problem, RawStep, mapped, span_of};
 use crate::time::SignedDuration;
 use crate::workflow::poll::{Look, Poll};
 use crate::workflow::wait::{MAX_WAIT, Time};
@@ -31,8 +31,8 @@ pub(super) fn build(spanned: &Spanned<RawPoll>, step: &RawStep) -> Result<Poll, 
         return Err((raw.within.span(), message));
     }
     let others = [
-        ("retry", step.retry.as_ref().map(Spanned::span), "looks again at fixed times, whatever the last answer was"),
-        ("late", step.late.as_ref().map(Spanned::span), "looks again when an answer is late"),
+        ("retry", span_of(&step.retry), "looks again at fixed times, whatever the last answer was"),
+        ("late", span_of(&step.late), "looks again when an answer is late"),
     ];
     if let Some((key, span, why)) = others.into_iter().find_map(|(key, span, why)| Some((key, span?, why))) {
         return Err((span, format!("a step that polls {why}, so it takes no `{key}`; remove `{key}`")));

@@ -1,6 +1,6 @@
 //! The `remind` of a step that waits.
 
-use super::{Around, Given, Problem, RawRemind, Time, list, mapped, retry};
+use super::{Around, Problem, RawRemind, Time, list, mapped, retry, who_does};
 use crate::retry::Calls;
 use crate::time::SignedDuration;
 use crate::workflow::http::IDEMPOTENCY_KEY;
@@ -37,8 +37,7 @@ pub(super) fn build(
         let at = raw.times.as_ref().map_or_else(|| spanned.span(), Spanned::span);
         return Err((at, format!("`times` of `remind` cannot be {times}; write 1 to {MAX_TIMES}")));
     }
-    let given = Given::of(&raw.agent, &raw.http, &raw.lambda, &raw.aws);
-    let Some(mut doer) = given.doer(None, around)? else {
+    let Some(mut doer) = who_does(&raw.agent, &raw.http, &raw.lambda, &raw.aws, None, around)? else {
         let message = format!(
             "`remind` does not say who reminds; add `agent = \"NAME\"` with one of {}, or `http = \"URL\"`",
             list(around.known.agents)

@@ -33,18 +33,15 @@ pub(super) fn check_timeout(timeout: &Spanned<Time>, has_heartbeat: bool) -> Res
 }
 
 pub(super) fn ladder(raw: Option<&Spanned<RawRetry>>, then: Then) -> Result<Ladder, Problem> {
+    // One more than intervals.
+    let usual = |backoff: &[_]| u32::try_from(backoff.len()).unwrap_or(MAX_ATTEMPTS).saturating_add(1);
     let Some(spanned) = raw else {
         let backoff = default_backoff();
-        return Ok(Ladder {
-            max: u32::try_from(backoff.len()).expect("five intervals") + 1,
-            backoff,
-            long: None,
-            then,
-        });
+        return Ok(Ladder { max: usual(&backoff), backoff, long: None, then });
     };
     let raw = spanned.get_ref();
     let backoff = raw.backoff.clone().unwrap_or_else(default_backoff);
-    let max = raw.max.unwrap_or_else(|| u32::try_from(backoff.len()).unwrap_or(MAX_ATTEMPTS).saturating_add(1));
+    let max = raw.max.unwrap_or_else(|| usual(&backoff));
     let long_times = raw.long.map_or(0, |l| l.times);
     if max == 0 || max.saturating_add(long_times) > MAX_ATTEMPTS {
         return Err((

@@ -15,10 +15,9 @@ use stepwarden_guard::listener::Cut;
 use super::{KEY_MAX, Problem, Read, Shared};
 use crate::Remotes;
 use crate::counts::Fault;
-use crate::draw::Disruption;
-use crate::faults::DELAY_MAX_MS;
+use crate::faults::{DELAY_MAX_MS, Mistake};
 use crate::rules::{self, Action, Call, Decision};
-use crate::service::{Service, UnknownService};
+use crate::service::Service;
 
 /// Maximum number of bytes of an order id.
 const ORDER_ID_MAX: usize = 200;
@@ -74,9 +73,7 @@ struct Head {
 
 impl Head {
     fn read(name: &str, headers: &HeaderMap) -> Result<Self, Problem> {
-        let service = name
-            .parse()
-            .map_err(|err: UnknownService| Problem::new(StatusCode::NOT_FOUND, "no_service", err.to_string()))?;
+        let service = name.parse().map_err(|Mistake(why)| Problem::new(StatusCode::NOT_FOUND, "no_service", why))?;
         let text = |name| headers.get(name).map(|value| value.to_str().unwrap_or(""));
         let key = text("idempotency-key")
             .ok_or_else(|| Problem::bad_request("write an `Idempotency-Key` header, the same for every attempt"))?;
@@ -108,10 +105,9 @@ async fn carry(shared: Shared, cut: Cut, head: Head, order_id: String, action: A
     let remotes = &shared.remotes;
     let call = Call { service: head.service, key: head.key, order_id, action, faults: remotes.current_faults() };
     let counters = &remotes.0.counters;
-    counters.add(call.service, |counts| match call.action {
-        Action::Apply { .. } => counts.calls += 1,
-        Action::Undo { .. } => counts.undo_calls += 1,
-    });
+    if let Action::Apply { .. } = call.action {
+        counters.add(call.service, |counts| counts.calls += 1);
+    }
     let settings = call.settings();
     if settings.outage {
         counters.add_fault(call.service, Fault::Outage);
@@ -119,25 +115,25 @@ async fn carry(shared: Shared, cut: Cut, head: Head, order_id: String, action: A
     }
     let (disruption, decision) = call.begin(&mut remotes.ledger())?;
     if let Some(disruption) = disruption {
-        counters.add_fault(call.service, disruption.fault());
+        counters.add_fault(call.service, disruption.fault);
     }
     if let Some(decision) = &decision {
         count(remotes, call.service, decision);
     }
     let slow = Duration::from_millis(settings.slow_ms);
-    match (disruption, decision) {
-        (Some(Disruption::Throttled), _) => {
+    match (disruption.map(|disruption| disruption.fault), decision) {
+        (Some(Fault::Throttled), _) => {
             let detail = "too many calls; try again after `Retry-After` seconds";
             let problem = Problem::new(StatusCode::TOO_MANY_REQUESTS, "throttled", detail);
             Ok(([(header::RETRY_AFTER, "1")], problem).into_response())
         }
-        (Some(Disruption::Unavailable), _) => Err(Problem::unavailable("the service is busy")),
-        (Some(Disruption::AnswerCut), _) => Ok(cut_off(&cut)),
-        (Some(Disruption::AnswerHangs | Disruption::Hang), _) => {
+        (Some(Fault::Unavailable), _) => Err(Problem::unavailable("the service is busy")),
+        (Some(Fault::LostAnswer), _) if disruption.is_some_and(|disruption| disruption.is_cut) => Ok(cut_off(&cut)),
+        (Some(Fault::LostAnswer | Fault::Hang), _) => {
             shared.pause(Duration::from_millis(DELAY_MAX_MS)).await;
             Ok(cut_off(&cut))
         }
-        (Some(Disruption::AfterDeadline), Some(decision)) => {
+        (Some(Fault::AfterDeadline), Some(decision)) => {
             let wait = head.complete_by.map_or(slow, until_late);
             // A shutdown must not turn it into an answer in time.
             if shared.pause(wait).await { Ok(answer_to(decision)) } else { Ok(cut_off(&cut)) }
@@ -176,7 +172,7 @@ fn count(remotes: &Remotes, service: Service, decision: &Decision) {
         }
         Decision::UndoFailed => *counts.faults.entry(Fault::UndoFails).or_default() += 1,
         Decision::WasUndone => counts.refused_undone += 1,
-        Decision::Reused => counts.refused_reused += 1,
+        Decision::Reused => {}
     });
 }
 

@@ -1,7 +1,7 @@
 //! The services on a separate loopback port, and a client of them.
 
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use reqwest::{Method, RequestBuilder, StatusCode};
 use serde_json::{Value, json};
@@ -44,10 +44,7 @@ impl Answer {
 }
 
 pub async fn serve(dir: Option<&Path>) -> Served {
-    serve_remotes(Remotes::open(dir).unwrap()).await
-}
-
-pub async fn serve_remotes(remotes: Remotes) -> Served {
+    let remotes = Remotes::open(dir).unwrap();
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let base = format!("http://{}", listener.local_addr().unwrap());
     let (stop, stopped) = oneshot::channel();
@@ -67,16 +64,17 @@ impl Served {
         self.client.request(method, format!("{}{path}", self.base))
     }
 
+    pub fn keyed(&self, path: &str, key: &str) -> RequestBuilder {
+        self.request(Method::POST, path).header("Idempotency-Key", key)
+    }
+
     pub fn apply_request(&self, service: &str, key: &str, order: &str) -> RequestBuilder {
-        self.request(Method::POST, &format!("/{service}/apply"))
-            .header("Idempotency-Key", key)
-            .json(&json!({"order_id": order, "input": input()}))
+        self.keyed(&format!("/{service}/apply"), key).json(&json!({"order_id": order, "input": input()}))
     }
 
     pub fn undo_request(&self, service: &str, key: &str, order: &str, undoes: &str) -> RequestBuilder {
-        self.request(Method::POST, &format!("/{service}/undo"))
-            .header("Idempotency-Key", key)
-            .json(&json!({"order_id": order, "undoes": undoes, "output": null}))
+        let body = json!({"order_id": order, "undoes": undoes, "output": null});
+        self.keyed(&format!("/{service}/undo"), key).json(&body)
     }
 
     pub async fn apply(&self, service: &str, key: &str, order: &str) -> Answer {
@@ -122,6 +120,15 @@ pub async fn send(request: RequestBuilder) -> Answer {
         retry_after: header("retry-after"),
         content_type: header("content-type").unwrap_or_default(),
         body: response.json().await.unwrap(),
+    }
+}
+
+/// Waits until it is so.
+pub async fn once(mut is_so: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !is_so() {
+        assert!(begin.elapsed() < Duration::from_secs(10), "it never became so");
+        tokio::time::sleep(Duration::from_millis(2)).await;
     }
 }
 

@@ -5,7 +5,8 @@ use crate::Defect;
 use crate::calls::SimulatedAgent;
 use crate::dice::Class;
 use crate::node::{Node, Role};
-use crate::port::Faulty;
+use crate::people;
+use crate::port::{BUS, Faulty};
 use crate::queues::wait_ms;
 use crate::script::Sending;
 use agent::{Agent, Runtime, breaker};
@@ -38,6 +39,16 @@ pub(crate) async fn live(world: Arc<World>, node: Arc<Node>) {
     }
 }
 
+/// Starts a process of each of these roles, and a reader of alerts; returns once they listen.
+pub(crate) async fn live_one_each(world: &Arc<World>, roles: &[Role]) {
+    for role in roles {
+        tokio::spawn(live(Arc::clone(world), Arc::new(Node::new(*role, 0))));
+    }
+    tokio::spawn(people::read(Arc::clone(world), BUS.to_owned()));
+    // A process listens from its first poll on.
+    wait_ms(1).await;
+}
+
 /// Does what an event source mapping does: one batch after another.
 async fn pump<'a>(
     world: &'a World,
@@ -52,7 +63,7 @@ async fn pump<'a>(
         let (out, back) = world.ways(&node.name, &site);
         wait_ms(out).await;
         if world.defect == Some(Defect::DeletesFirst) {
-            messages.iter().for_each(|m| world.queues.delete(queue, m.receipt));
+            messages.iter().for_each(|m| world.queues.delete(queue, m));
         }
         let all = messages.iter().map(|m| m.label.as_str()).collect::<Vec<_>>().join(", ");
         world.trace(format_args!("{} handles {all}", node.instance()));
@@ -61,7 +72,7 @@ async fn pump<'a>(
         for message in &messages {
             let failed = response.batch_item_failures.iter().any(|f| f.item_identifier == message.id.to_string());
             if !failed && world.fires(Class::DeleteLost, &message.label).is_none() {
-                world.queues.delete(queue, message.receipt);
+                world.queues.delete(queue, message);
             }
         }
     }
@@ -81,6 +92,7 @@ async fn take_orders(world: &Arc<World>, node: &Arc<Node>) {
         begins: world.plan.begins.then(Default::default),
     };
     let mut door = world.door(node);
+    let submit = &submit;
     let over_http = async {
         let mut under_way = FuturesUnordered::<BoxFuture<'_, ()>>::new();
         loop {
@@ -89,33 +101,30 @@ async fn take_orders(world: &Arc<World>, node: &Arc<Node>) {
                 Some(()) = under_way.next(), if !under_way.is_empty() => continue,
                 Some(knock) = door.recv() => knock,
             };
-            if let Knock::Event(id, Sending { name, key, data, by, .. }, answer) = knock {
-                let submit = &submit;
-                under_way.push(Box::pin(async move {
+            let work: BoxFuture<'_, ()> = match knock {
+                Knock::Event(id, Sending { name, key, data, by, .. }, answer) => Box::pin(async move {
                     let sent = match name.strip_prefix(CALLBACK) {
                         Some(step) => submit.call_back(&id, step, &key, data).await,
                         None => submit.deliver(&id, &name, &key, data, by).await.map(drop),
                     };
                     let _ = answer.send(sent);
-                }));
-            } else if let Knock::Beat(id, step, attempt, progress, answer) = knock {
-                let submit = &submit;
-                under_way.push(Box::pin(async move {
+                }),
+                Knock::Beat(id, step, attempt, progress, answer) => Box::pin(async move {
                     let _ = answer.send(submit.beat(&id, &step, attempt, progress).await);
-                }));
-            } else if let Knock::Submit(key, body, answer) = knock {
-                let submit = &submit;
-                under_way.push(Box::pin(async move {
+                }),
+                Knock::Submit(key, body, answer) => Box::pin(async move {
                     let accepted = match submit::submission::parse(body.to_string().as_bytes()) {
                         Ok(submission) => submit.accept(TENANT, &key, submission).await,
                         Err(problem) => Err(problem),
                     };
                     let _ = answer.send(accepted);
-                }));
-            }
+                }),
+                Knock::Act(..) | Knock::SetAgent(..) => continue,
+            };
+            under_way.push(work);
         }
     };
-    let by_message = pump(world, node, queues::SUBMISSIONS, |event| Box::pin(submit::queue_handler(&submit, event)));
+    let by_message = pump(world, node, queues::SUBMISSIONS, |event| Box::pin(submit::queue_handler(submit, event)));
     let ((), ()) = futures::future::join(over_http, by_message).await;
 }
 
@@ -167,7 +176,8 @@ async fn supervise(world: &Arc<World>, node: &Arc<Node>) {
     let plan = &world.plan;
     let settings =
         supervisor::Settings { groups: plan.groups, ..supervisor::Settings::new(plan.shards, plan.lease_life) };
-    let mut supervisor = Supervisor::new(&engine, settings);
+    let leases = Faulty::new(world, node);
+    let mut supervisor = Supervisor::new(&engine, &leases, settings);
     loop {
         let mut draw = world.dice.draw(&format!("{} waits", node.name));
         sleep(plan.sweep_every.mul_f64(draw.between(70, 130) as f64 / 100.0)).await;
@@ -187,19 +197,19 @@ async fn supervise(world: &Arc<World>, node: &Arc<Node>) {
             Err(error) => world.trace(format_args!("{} could not sweep: {error}", node.instance())),
         }
         if plan.patrols {
-            supervisor = Supervisor::new(&engine, settings);
+            supervisor = Supervisor::new(&engine, &leases, settings);
         }
     }
 }
 
 async fn operate(world: &Arc<World>, node: &Arc<Node>) {
-    let engine = world.engine(node);
+    let (engine, store) = (world.engine(node), Faulty::new(world, node));
     let mut door = world.door(node);
     while let Some(knock) = door.recv().await {
         match knock {
             Knock::Act(acts, answer) => drop(answer.send(engine.act(acts).await)),
             Knock::SetAgent(name, pause, answer) => {
-                let done = engine.store.set_agent(&name, pause.as_ref()).await;
+                let done = store.set_agent(&name, pause.as_ref()).await;
                 engine.forget_agents();
                 let _ = answer.send(done);
             }

@@ -1,7 +1,7 @@
 //! A run from its beginning to its rest, and what came of it.
 
 use super::processes::live;
-use super::{REPLY_QUEUE, RunOptions, World, id_of, lock};
+use super::{REPLY_QUEUE, RunOptions, World, begin, id_of, lock};
 use crate::calls::MOST_LATE;
 use crate::dice::{Class, Fired};
 use crate::history::{History, Rule, Violation};
@@ -85,10 +85,7 @@ fn unrest(world: &World, orders: &[(OrderPlan, Arc<AtomicUsize>)]) -> Option<(Op
 }
 
 pub(crate) fn run(plan: Plan, options: &RunOptions) -> Run {
-    fastrand::seed(plan.seed);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
-    let runtime = runtime.expect("a runtime of one thread");
-    let world = runtime.block_on(async { Arc::new(World::new(plan, options)) });
+    let (runtime, world) = begin(plan, options);
     let (orders, redriven) = runtime.block_on(play(&world));
     let virtual_ms = runtime.block_on(async { world.now_ms() });
     // All tasks end here, and everything that holds the world with them.
@@ -109,8 +106,8 @@ pub(crate) fn run(plan: Plan, options: &RunOptions) -> Run {
         violations,
         fired: world.dice.fired(),
         orders,
-        hash: trace.hash(),
-        trace: trace.into_lines(),
+        hash: trace.hash,
+        trace: trace.lines.unwrap_or_default(),
         virtual_ms,
         redriven,
         acts: world.acts.into_inner().unwrap_or_else(PoisonError::into_inner),
@@ -138,7 +135,7 @@ fn order_run(order: &OrderPlan, history: &History) -> OrderRun {
 /// The run itself: the orders that took part, and how many dead letters were moved back.
 async fn play(world: &Arc<World>) -> (Vec<OrderPlan>, usize) {
     let plan = &world.plan;
-    let last = u64::try_from(plan.faults_end.as_millis()).unwrap_or(u64::MAX / 2);
+    let last = plan.faults_end_ms();
     for agent in plan.agents() {
         if let Some(mut draw) = world.fires(Class::RemoteOutage, agent) {
             let from = draw.between(0, last);

@@ -12,10 +12,7 @@ use shared::workflow::Step as Spec;
 use shared::workflow::wait::Wait;
 use std::collections::BTreeMap;
 use std::time::Duration;
-use stepwarden_simulation::{Heard, Sending, Tell, Telling, UNDO, Word};
-
-/// The beginning of the name of a callback.
-const CALLBACK: &str = "callback:";
+use stepwarden_simulation::{CALLBACK, Heard, Sending, Tell, Telling, UNDO, Word};
 
 #[derive(Default)]
 pub struct Told {

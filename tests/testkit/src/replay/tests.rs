@@ -11,7 +11,7 @@ use shared::workflow::Workflow;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use stepwarden_simulation::{Played, play};
+use stepwarden_simulation::{Played, play, share_out};
 
 const EXAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples");
 
@@ -84,29 +84,24 @@ fn every_example_plays_again_as_it_went() {
         let most = if is_long { 1 } else { usize::MAX };
         all.extend(file::read(&file, None).unwrap().into_iter().take(most));
     }
-    let (next, count, wrong) = (AtomicUsize::new(0), AtomicUsize::new(0), Mutex::new(Vec::new()));
-    let work = || {
-        while let Some(scenario) = all.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let played = play(&scenario.workflow, &scenario.children, &scenario.script);
-            if played.refused.is_some() {
-                continue;
-            }
-            count.fetch_add(1, Ordering::Relaxed);
-            let exports = exports(scenario, &played);
-            if scenario.workflow.steps.iter().any(|step| step.pages) {
-                let error = again(&exports, None).unwrap_err();
-                assert!(error.contains("collects pages; the history does not have them one by one"), "{error}");
-                continue;
-            }
-            let replayed = again(&exports, None).unwrap();
-            if !replayed.same || !replayed.broken.is_empty() {
-                wrong.lock().unwrap().push(format!("{}: {replayed:#?}", scenario.name));
-            }
+    let (count, wrong) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    share_out(all.len() as u64, threads, |n| {
+        let scenario = &all[n as usize];
+        let played = play(&scenario.workflow, &scenario.children, &scenario.script);
+        if played.refused.is_some() {
+            return;
         }
-    };
-    std::thread::scope(|scope| {
-        for _ in 0..std::thread::available_parallelism().map_or(1, std::num::NonZero::get) {
-            scope.spawn(work);
+        count.fetch_add(1, Ordering::Relaxed);
+        let exports = exports(scenario, &played);
+        if scenario.workflow.steps.iter().any(|step| step.pages) {
+            let error = again(&exports, None).unwrap_err();
+            assert!(error.contains("collects pages; the history does not have them one by one"), "{error}");
+            return;
+        }
+        let replayed = again(&exports, None).unwrap();
+        if !replayed.same || !replayed.broken.is_empty() {
+            wrong.lock().unwrap().push(format!("{}: {replayed:#?}", scenario.name));
         }
     });
     let wrong = wrong.into_inner().unwrap();
