@@ -29,7 +29,7 @@ timeout = "30d"
 
 /// Sends the event of an order, and returns status and code.
 async fn send(world: &World, path: &str, key: &str, body: &str) -> (i64, String) {
-    let (status, answer) = call(&world, "POST", path, key, body).await;
+    let (status, answer) = call(world, "POST", path, key, body).await;
     let word = answer["code"].as_str().or(answer["event"].as_str()).unwrap_or_default();
     if status != 202 {
         assert!(answer["detail"].as_str().is_some_and(|detail| detail.len() > 20), "{answer}");
@@ -122,7 +122,7 @@ failed = "event.answer == 'no'"
 /// Sends the event of a caller, and returns the answer and the person for whom it counts.
 async fn say(world: &World, id: &Id, key: &str, body: &str, caller: Value) -> (i64, String) {
     let path = format!("/orders/{id}/events/approved");
-    let (status, answer) = call_by(&world, ("POST", &path), key, body, caller).await;
+    let (status, answer) = call_by(world, ("POST", &path), key, body, caller).await;
     (status, answer["code"].as_str().or(answer["by"].as_str()).unwrap_or_default().to_owned())
 }
 

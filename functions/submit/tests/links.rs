@@ -66,7 +66,7 @@ async fn send(world: &World, path: &str, form: &str) -> (i64, String) {
 
 async fn mailed(world: &World, id: &Id) {
     world.wake(id).await;
-    world.done(&id, "mail", Value::Null).await;
+    world.done(id, "mail", Value::Null).await;
 }
 
 /// An order whose first steps have begun, and a link of it.

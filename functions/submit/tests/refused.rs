@@ -46,7 +46,7 @@ type Row<'a> = (&'a str, String, &'a str, String, &'a str, &'a str);
 async fn check(world: &World, id: &Id, rows: Vec<Row<'_>>) {
     let before = world.task(id).await;
     for (words, path, key, body, code, advice) in rows {
-        let (found, answer) = call(&world, "POST", &path, key, &body).await;
+        let (found, answer) = call(world, "POST", &path, key, &body).await;
         println!("| {words} | {found} `{}` | {} |", answer["code"].as_str().unwrap_or_default(), answer["detail"]);
         let (_, status, _) = *CODES.iter().find(|(known, ..)| *known == code).unwrap();
         assert_eq!((found, &answer["code"]), (i64::from(status), &json!(code)), "{words}: {answer}");
