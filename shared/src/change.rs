@@ -589,7 +589,16 @@ impl<'a> Change<'a> {
                     step.poll_until = None;
                 }
                 State::UndoFailed => step.state = State::UndoPending { not_before: None },
-                _ => {}
+                State::Pending { .. }
+                | State::Processing { .. }
+                | State::Waiting { .. }
+                | State::Processed
+                | State::Skipped
+                | State::PassedOver
+                | State::Caught
+                | State::UndoPending { .. }
+                | State::UndoProcessing { .. }
+                | State::Undone => {}
             }
             step.failures = 0;
             step.undo_failures = 0;

@@ -139,7 +139,16 @@ fn has_come(task: &Task, index: usize) -> bool {
     match step.state {
         // A step whose expression failed before the first attempt did nothing.
         State::Pending { .. } | State::Failed => step.attempt > 0 || has_event(),
-        _ => true,
+        State::Processing { .. }
+        | State::Waiting { .. }
+        | State::Processed
+        | State::Skipped
+        | State::PassedOver
+        | State::Caught
+        | State::UndoPending { .. }
+        | State::UndoProcessing { .. }
+        | State::Undone
+        | State::UndoFailed => true,
     }
 }
 

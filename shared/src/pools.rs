@@ -242,7 +242,16 @@ fn ran_out(step: &Step) -> bool {
     let failures = match step.state {
         State::Pending { .. } => step.failures,
         State::UndoPending { .. } => step.undo_failures,
-        _ => 0,
+        State::Processing { .. }
+        | State::Waiting { .. }
+        | State::Processed
+        | State::Failed
+        | State::Skipped
+        | State::PassedOver
+        | State::Caught
+        | State::UndoProcessing { .. }
+        | State::Undone
+        | State::UndoFailed => 0,
     };
     failures > 0 && step.settled_at <= step.claimed_at
 }

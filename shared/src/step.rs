@@ -495,7 +495,16 @@ impl Step {
         match self.state {
             State::Waiting { until, event: true } => Some(until),
             State::Pending { .. } | State::Processing { .. } => self.poll_until,
-            _ => None,
+            State::Waiting { event: false, .. }
+            | State::Processed
+            | State::Failed
+            | State::Skipped
+            | State::PassedOver
+            | State::Caught
+            | State::UndoPending { .. }
+            | State::UndoProcessing { .. }
+            | State::Undone
+            | State::UndoFailed => None,
         }
     }
 
@@ -521,15 +530,6 @@ impl Step {
         self.holder().map(|(direction, complete_by, _)| (direction, complete_by))
     }
 
-    /// Before when it is not claimed, if it waits for its next attempt.
-    #[must_use]
-    pub fn not_before(&self) -> Option<Timestamp> {
-        match self.state {
-            State::Pending { not_before } | State::UndoPending { not_before } => not_before,
-            _ => None,
-        }
-    }
-
     /// The instance that holds it, if any.
     #[must_use]
     pub fn locked_by(&self) -> Option<&str> {
@@ -540,20 +540,39 @@ impl Step {
         match &self.state {
             State::Processing { locked_by, complete_by } => Some((Direction::Do, *complete_by, locked_by)),
             State::UndoProcessing { locked_by, complete_by } => Some((Direction::Undo, *complete_by, locked_by)),
-            _ => None,
+            State::Pending { .. }
+            | State::Waiting { .. }
+            | State::Processed
+            | State::Failed
+            | State::Skipped
+            | State::PassedOver
+            | State::Caught
+            | State::UndoPending { .. }
+            | State::Undone
+            | State::UndoFailed => None,
         }
     }
 
     /// Whether the undo of this step has been decided, or is over.
     #[must_use]
     pub fn is_undo_begun(&self) -> bool {
-        self.owes_undo() || self.state == State::Undone
+        match self.state {
+            State::UndoPending { .. } | State::UndoProcessing { .. } | State::Undone | State::UndoFailed => true,
+            State::Pending { .. }
+            | State::Processing { .. }
+            | State::Waiting { .. }
+            | State::Processed
+            | State::Failed
+            | State::Skipped
+            | State::PassedOver
+            | State::Caught => false,
+        }
     }
 
     /// Whether an undo of this step is owed, in progress, or failed.
     #[must_use]
     pub fn owes_undo(&self) -> bool {
-        matches!(self.state, State::UndoPending { .. } | State::UndoProcessing { .. } | State::UndoFailed)
+        self.is_undo_begun() && self.state != State::Undone
     }
 
     /// Whether the forward work may have reached the remote service: a request was sent at least once.

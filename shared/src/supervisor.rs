@@ -142,7 +142,6 @@ fn more_time(change: &Change<'_>, index: usize, direction: Direction, turn: &Tur
     (is_forward && change.task.steps[index].extended < late.times).then_some(late)
 }
 
-/// Writes `due` if that changes it, and sends.
 fn rearm(task: &Task, due: Option<Timestamp>, effects: Vec<Effect>) -> Verdict {
     match task.due == due && effects.is_empty() {
         true => Verdict::Leave(Kept::NothingReady),
@@ -229,7 +228,18 @@ pub fn holders<'a>(task: &Task, turn: &Turn<'a>) -> Vec<&'a str> {
             // A step that polls waits for its next look.
             State::Pending { not_before: Some(_) } if spec.poll.is_none() => Some(spec.agent.as_str()),
             State::UndoPending { not_before: Some(_) } => undo,
-            _ => None,
+            State::Pending { .. }
+            | State::UndoPending { not_before: None }
+            | State::Processing { .. }
+            | State::Waiting { .. }
+            | State::UndoProcessing { .. }
+            | State::Processed
+            | State::Failed
+            | State::Skipped
+            | State::PassedOver
+            | State::Caught
+            | State::Undone
+            | State::UndoFailed => None,
         };
         names.extend(agent.filter(|name| !turn.agents.is_paused(name) && !names.contains(name)));
     }

@@ -433,8 +433,11 @@ impl Task {
     /// Whether step `index` waits because its agent's circuit breaker was open when it was last tried.
     #[must_use]
     pub fn is_held_back(&self, index: usize) -> bool {
-        self.steps[index].not_before().is_some()
-            && self.last_entry(index).is_some_and(|entry| entry.1 == history::Kind::Deferred)
+        let waits = matches!(
+            self.steps[index].state,
+            State::Pending { not_before: Some(_) } | State::UndoPending { not_before: Some(_) }
+        );
+        waits && self.last_entry(index).is_some_and(|entry| entry.1 == history::Kind::Deferred)
     }
 
     /// The pattern's ProcessState.

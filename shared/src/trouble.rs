@@ -58,7 +58,16 @@ pub fn failures(task: &Task, workflow: &Workflow, under_way: bool) -> Vec<Troubl
             State::UndoFailed => Direction::Undo,
             State::UndoPending { not_before } if step.undo_failures > 0 || is_held_back(not_before) => Direction::Undo,
             State::UndoProcessing { .. } if under_way && step.undo_failures > 0 => Direction::Undo,
-            _ => return None,
+            State::Pending { .. }
+            | State::Processing { .. }
+            | State::Waiting { .. }
+            | State::Processed
+            | State::Skipped
+            | State::PassedOver
+            | State::Caught
+            | State::UndoPending { .. }
+            | State::UndoProcessing { .. }
+            | State::Undone => return None,
         };
         let agent = spec.work(direction).map_or_else(String::new, |work| work.agent.to_owned());
         let undo = direction == Direction::Undo;

@@ -356,7 +356,20 @@ fn step_status(task: &Task, index: usize, workflow: &Workflow) -> StepStatus {
         undo_failures: step.undo_failures,
         locked_by: step.locked_by().map(str::to_owned),
         complete_by: step.claim().map(|(_, by)| by),
-        next_attempt_at: step.not_before().filter(|_| !(step.is_undo_begun() && step.kids.is_some())),
+        next_attempt_at: match step.state {
+            State::UndoPending { .. } if step.kids.is_some() => None,
+            State::Pending { not_before } | State::UndoPending { not_before } => not_before,
+            State::Processing { .. }
+            | State::Waiting { .. }
+            | State::Processed
+            | State::Failed
+            | State::Skipped
+            | State::PassedOver
+            | State::Caught
+            | State::UndoProcessing { .. }
+            | State::Undone
+            | State::UndoFailed => None,
+        },
         event: spec.event().map(|event| event.name.clone()),
         wait: spec.asks().filter(|_| spec.poll.is_none()),
         waiting_since: step.turn.filter(|_| waits_until.is_some()),
