@@ -79,9 +79,10 @@ async fn many_contenders_lead_one_after_the_other() {
 async fn a_dead_leader_is_followed_after_the_lease_life() {
     for take_over in [TakeOver::ByWallClock, TakeOver::ByWatching] {
         let store = Arc::new(Store::default());
-        let dies = leads_for_ever(&store, settings("a"));
+        let (first, second) = (settings("a"), settings("b"));
+        let dies = leads_for_ever(&store, first);
         sleep(secs(5)).await;
-        let next = next_leader(&store, Settings { take_over, ..settings("b") });
+        let next = next_leader(&store, Settings { take_over, ..second });
         sleep(secs(30)).await;
         assert!(!next.is_finished(), "{take_over:?}: a live leader is left alone");
         dies.abort();
