@@ -283,7 +283,7 @@ b | after = ["a"]; value = "${outputs.a.double + 1}"
     let outputs: Vec<_> = bench.task.steps.iter().map(|step| step.output.clone().unwrap()).collect();
     assert_eq!(outputs, [json!({"double": 8, "list": [5, 6]}), json!(9)]);
     assert_eq!(bench.task.forward_by, None);
-    let mut bench = claimed(steps, json!({"n": "x".repeat(5000)}));
+    let bench = claimed(steps, json!({"n": "x".repeat(5000)}));
     assert_eq!(bench.task.steps[0].state, shared::step::State::Failed);
 }
 

@@ -130,7 +130,7 @@ fn a_wait_for_no_time_fails() {
         (json!({"days": "400d"}), "`wait`: \"400d\" is more than 366 days away"),
         (json!({}), "`input.days`"),
     ] {
-        let mut bench = claimed("a | wait = \"${input.days}\"", input);
+        let bench = claimed("a | wait = \"${input.days}\"", input);
         assert_eq!(bench.task.steps[0].state, State::Failed);
         let error = bench.task.steps[0].error.as_ref().unwrap();
         assert!(error.contains(words), "{error}");

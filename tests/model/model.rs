@@ -97,8 +97,10 @@ fn assert_unchanged(all: impl Iterator<Item = (&'static str, usize, usize)>) {
     assert!(other.is_empty(), "the protocol has changed; if that is meant, write these numbers here:{other}");
 }
 
-/// A property that a model with a defect breaks, if any, and what leads there.
-fn broken<M>(checker: CheckerBuilder<M>) -> Option<(&'static str, Path<M::State, M::Action>)>
+/// A property that a model breaks, and what leads there.
+type Broken<M> = (&'static str, Path<<M as Model>::State, <M as Model>::Action>);
+
+fn broken<M>(checker: CheckerBuilder<M>) -> Option<Broken<M>>
 where
     M: Model + Send + Sync + 'static,
     M::State: Clone + Hash + PartialEq + Send + Sync + 'static,
