@@ -93,7 +93,8 @@ async fn route(
         }
         ("POST", ["orders", id, "events", name]) => events::post(submit, event, id, name).await,
         ("POST", ["callbacks", id, step, token]) => callbacks::post(submit, event, (*id, *step, *token)).await,
-        ("GET" | "POST", ["links", id, step, token]) => Ok(links::page(submit, event, (*id, *step, *token)).await),
+        ("GET", ["links", id, step, token]) => Ok(links::page(submit, event, (*id, *step, *token)).await),
+        ("POST", ["links", id, step, token]) => Ok(links::page(submit, event, (*id, *step, *token)).await),
         ("POST", ["heartbeats", id, step, attempt, token]) => {
             heartbeats::post(submit, event, (*id, *step, *attempt, *token)).await
         }
