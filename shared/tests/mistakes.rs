@@ -406,6 +406,8 @@ fn a_key_of_a_step_below_a_table_is_refused() {
     let known = Known { agents: &["x"], inputs: &[] };
     let error = parse("w.toml", text, known).unwrap_err().to_string();
     assert!(error.contains("`output` is a key of a step") && error.contains("`with = { ... }`"), "{error}");
+    let error = parse("w.toml", &text.replace("output = \"y\"", "heartbeat = \"1s\""), known).unwrap_err().to_string();
+    assert!(error.contains("`heartbeat` is a key of a step"), "{error}");
     parse("w.toml", &text.replace("output", "note"), known).unwrap();
     // An inline table ends where it ends.
     let step = "[[step]]\nname = \"a\"\nagent = \"x\"\ntimeout = \"5s\"\n";

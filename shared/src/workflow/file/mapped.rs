@@ -10,7 +10,7 @@ use std::ops::Range;
 use toml::Spanned;
 
 /// Keys of a step that TOML would add to the table above them.
-const KEYS: [&str; 37] = [
+const KEYS: [&str; 38] = [
     "agent",
     "http",
     "lambda",
@@ -35,6 +35,7 @@ const KEYS: [&str; 37] = [
     "accept",
     "poll",
     "pages",
+    "heartbeat",
     "after",
     "when",
     "with",
