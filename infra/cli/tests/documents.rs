@@ -60,7 +60,7 @@ fn blocks(text: &str) -> Vec<Vec<String>> {
 }
 
 fn as_typed(command: &str) -> String {
-    command.replace("target/release/stepwarden ", "stepwarden ").replace("cargo run --release -- ", "stepwarden ")
+    command.replace("cargo run --release -- ", "stepwarden ").replace("cargo run -- ", "stepwarden ")
 }
 
 /// The arguments of `stepwarden` in a command, up to a pipe or its end.

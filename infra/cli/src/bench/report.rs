@@ -24,6 +24,8 @@ pub struct Report {
     pub cpus: usize,
     /// Name of the processors' model.
     pub cpu_model: String,
+    /// Whether the compiler optimised this program.
+    pub optimised: bool,
     /// What an answered write survives.
     pub durability: &'static str,
     /// Many orders at once.
@@ -146,6 +148,7 @@ impl Report {
             date: jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
             cpus: std::thread::available_parallelism().map_or(1, usize::from),
             cpu_model: cpu_model(),
+            optimised: !cfg!(debug_assertions),
             durability: match durability {
                 Some(Durability::Full) => "fsync before every answer: survives a power failure",
                 Some(Durability::Process) => "written before every answer: survives kill -9, not a power failure",
@@ -158,6 +161,9 @@ impl Report {
     /// Writes it to standard output, for people.
     pub fn say(&self) -> Result<()> {
         say!("machine             {} x {}", self.cpus, self.cpu_model);
+        if !self.optimised {
+            say!("program             not optimised: for real figures, build it with `cargo build --release`");
+        }
         say!("durability          {}", self.durability);
         if let Some(run) = &self.throughput {
             let Throughput { orders_per_second, orders, .. } = run;
