@@ -71,7 +71,7 @@ mod tests {
     use rusqlite::Connection;
     use stepwarden_guard::marks::Marked;
 
-    fn database(dir: &Path) -> (Marked, Ahead) {
+    fn database(dir: &Path) -> (Marked<Connection>, Ahead) {
         let (db, log) = (dir.join("a.db"), dir.join("a.db-wal"));
         let connection = Connection::open(&db).unwrap();
         connection.pragma_update(None, "page_size", 512).unwrap();
