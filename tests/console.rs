@@ -175,7 +175,7 @@ async fn the_overview_says_what_waits_and_why() {
     assert_eq!(all["paused_agents"]["payment"]["reason"], json!("ticket 7"));
 }
 
-// A person sees every act, whether it is possible, for which steps, and if not, why.
+// A person sees every action, whether it is possible, for which steps, and if not, why.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_details_of_an_order_say_which_acts_fit() {
     let whole = Whole::start(&[PARCEL.into()]).await;
@@ -198,7 +198,7 @@ async fn the_details_of_an_order_say_which_acts_fit() {
     };
     let wanted = [("resubmit", 1), ("skip", 1), ("mark-done", 1), ("cancel", 0), ("undo", 0)];
     assert_eq!(fits(&details), wanted.map(|(act, steps)| (act.to_owned(), steps)));
-    // The prediction for each act is what the act does.
+    // The prediction for each action is what the action does.
     for act in details["acts"].as_array().unwrap().iter().filter(|one| one["fits"] == json!(false)) {
         let path = format!("/orders/{id}/actions/{}", act["act"].as_str().unwrap());
         let (status, problem) = whole.post(&path, &json!({"by": "ann", "reason": "r"})).await;

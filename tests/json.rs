@@ -84,7 +84,7 @@ async fn act(whole: &Whole, id: &Id, name: &str, more: &str) -> (u16, Value) {
     post(whole, &format!("/orders/{id}/actions/{name}"), &format!("{{\"by\": \"ann\", \"reason\": \"r\"{more}}}")).await
 }
 
-/// The same act on all orders in Error.
+/// The same action on all orders in Error.
 async fn act_on_many(whole: &Whole, name: &str, more: &str) -> (u16, Value) {
     let filter = r#"{"state": "Error", "workflow": "odd"}"#;
     let job = format!("{{\"action\": \"{name}\", \"filter\": {filter}, \"by\": \"ann\", \"reason\": \"r\"{more}}}");
@@ -122,7 +122,7 @@ async fn set_aside(whole: &Whole, body: &str) -> String {
     detail["reason"].as_str().unwrap().to_owned()
 }
 
-// What is accepted can be sent: no character of an order, an answer, an act or an error stops a message to SQS.
+// What is accepted can be sent: no character of an order, an answer, an action or an error stops a message to SQS.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_character_travels_through_every_message() {
     let service = Service::start().await;

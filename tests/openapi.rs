@@ -125,7 +125,7 @@ fn the_document_keeps_the_rules_of_documents() {
     }
 }
 
-/// A path with its parameters and names of acts replaced by placeholders.
+/// A path with its parameters and names of actions replaced by placeholders.
 fn open(path: &str) -> String {
     let parts: Vec<&str> = path.split('/').map(|part| if part.starts_with('{') { "{}" } else { part }).collect();
     match parts.as_slice() {

@@ -427,10 +427,10 @@ const KNOWN_BEFORE: [(&str, &[&str]); 3] = [
 /// Fields that the previous version does not know and drops with its next save, and why that does no harm. A field for
 /// which there is no reason must wait for the version after this one.
 const DROPPED_BEFORE: [(&str, &str, &str); 27] = [
-    ("task", "acon", "a repeated act is answered `moved` in place of `repeated`, as by that version"),
-    ("task", "act", "a repeated act is answered `moved` in place of `repeated`, as by that version"),
+    ("task", "acon", "a repeated action is answered `moved` in place of `repeated`, as by that version"),
+    ("task", "act", "a repeated action is answered `moved` in place of `repeated`, as by that version"),
     ("task", "ag", "only beside an entry `oa` of the history, which that version refuses to read"),
-    ("task", "bk", "an act on what was seen before an alert was cleared is answered `moved`, as by that version"),
+    ("task", "bk", "an action on what was seen before an alert was cleared is answered `moved`, as by that version"),
     ("task", "df", "only in orders of definitions with `workflow`, which that version refuses to read"),
     ("task", "dl", "only in orders of definitions with a deadline, which that version refuses to read"),
     ("task", "ev", "only in orders of definitions with `event`, which that version refuses to read"),

@@ -643,7 +643,7 @@ impl<'a> Change<'a> {
         }
     }
 
-    /// If the task has ended, keeps the final notice due until it is sent, because no queue redelivers an act.
+    /// If the task has ended, keeps the final notice due until it is sent, because no queue redelivers an action.
     pub(crate) fn owe_final_notice(&mut self) {
         if matches!(self.task.phase, Phase::Processed | Phase::Undone) {
             self.task.notice_owed = self.task.reply_queue.is_some();
@@ -691,7 +691,7 @@ impl<'a> Change<'a> {
     /// Finishes the change: settles `due`, and returns what to send after the save.
     pub(crate) fn save(mut self) -> Decision {
         self.release_unused();
-        // Only a look of a poll, or a reminder. With one every few seconds, an act would never meet the version its
+        // Only a look of a poll, or a reminder. With one every few seconds, an action would never meet the version its
         // operator saw.
         if self.task.phase == Phase::Forward && self.said == said(&self.task.log) {
             self.task.books = Some((self.same_since, self.task.version));

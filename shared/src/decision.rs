@@ -172,7 +172,7 @@ pub enum Kept {
     Alive,
     /// The operator looked at an older version.
     Moved,
-    /// The operator's act does not fit the task's state.
+    /// The operator's action does not fit the task's state.
     Refused(Refusal),
     /// The event is not accepted.
     Declined(Declined),
@@ -329,7 +329,7 @@ impl<R: fmt::Display> fmt::Display for Obstacle<R> {
     }
 }
 
-/// Why an act is refused. `Display` is a sentence for the operator.
+/// Why an action is refused. `Display` is a sentence for the operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum Refusal {
     /// Resubmission of an order that is not in Error.
@@ -351,7 +351,7 @@ pub enum Refusal {
     #[error("the workflow has no step of this name")]
     UnknownStep,
     /// More than one step qualifies.
-    #[error("the act could apply to more than one step; name one")]
+    #[error("the action could apply to more than one step; name one")]
     Ambiguous,
     /// The step did not fail.
     #[error("no such step has failed or is waiting after a failure")]

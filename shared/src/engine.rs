@@ -311,10 +311,10 @@ impl Engine {
         })
     }
 
-    /// Applies operators' acts concurrently. One outcome per act, in order.
+    /// Applies operators' actions concurrently. One outcome per action, in order.
     ///
     /// # Errors
-    /// The store or a queue failed. The act may or may not be recorded; repeat it to find out. The sweep sends what was
+    /// The store or a queue failed. The action may or may not be recorded; repeat it to find out. The sweep sends what was
     /// not sent.
     pub async fn act(&self, acts: Vec<(Id, Act)>) -> Vec<Result<Outcome, Error>> {
         let events = acts.into_iter().map(|(id, act)| (id, Event::Act(act))).collect();

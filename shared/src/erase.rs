@@ -1,6 +1,6 @@
 //! Erasing what an order says about people. What accounting needs stays: ids, states, attempts and times.
 //!
-//! Pure, like every act. It needs no definition, so an order can be erased whatever has become of its workflow. The
+//! Pure, like every action. It needs no definition, so an order can be erased whatever has become of its workflow. The
 //! store writes the resulting record together with the order's input and its outputs beside the record.
 
 use crate::history::{self, Entry, Kind, act_text};

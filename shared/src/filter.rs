@@ -1,4 +1,4 @@
-//! Selects orders for a list or an act on many.
+//! Selects orders for a list or an action on many.
 
 use crate::order::Id;
 use crate::task::{ProcessState, Task};

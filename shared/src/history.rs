@@ -130,7 +130,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Whether it is an act of a person.
+    /// Whether it is an action of a person.
     #[must_use]
     pub fn is_act(self) -> bool {
         match self {

@@ -1,10 +1,10 @@
-//! One act on many orders as a job. The system carries it out at a bounded rate, even if the client or the working
+//! One action on many orders as a job. The system carries it out at a bounded rate, even if the client or the working
 //! process dies.
 //!
 //! Pure, like every decision: each function returns the next record, which the store writes under the version of the
 //! one before. First the job *gathers*: it lists the matching orders, page by page, so later ones do not count. Then it
-//! *runs*, a chunk at a time. Before its first act a chunk is recorded, with the versions at which its orders were
-//! read, and each act names its version. So repeating a chunk after a crash changes nothing twice: an order that was
+//! *runs*, a chunk at a time. Before its first action a chunk is recorded, with the versions at which its orders were
+//! read, and each action names its version. So repeating a chunk after a crash changes nothing twice: an order that was
 //! acted on has another version, and its history names the job.
 
 use crate::decision::{Act, What};
@@ -34,7 +34,7 @@ pub const MAX_AGE: SignedDuration = SignedDuration::from_hours(30 * 24);
 pub const KEPT: SignedDuration = SignedDuration::from_hours(120 * 24);
 /// Longest text of a result, in bytes.
 pub const MAX_WHY: usize = 200;
-/// Most notes of people's acts on a job.
+/// Most notes of people's actions on a job.
 const MAX_NOTES: usize = 20;
 
 /// Identity of a job: `job_` and 26 characters of Crockford's base 32, derived from its idempotency key.
@@ -115,9 +115,9 @@ pub struct Chunk {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Counts {
-    /// The act was accepted, or would be.
+    /// The action was accepted, or would be.
     pub good: u32,
-    /// The act failed. Only these count for `abort_after_failures`.
+    /// The action failed. Only these count for `abort_after_failures`.
     pub failed: u32,
     /// Left alone: they no longer match, are gone, or cannot be read.
     pub left_alone: u32,
@@ -149,7 +149,7 @@ pub struct Note {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Control {
-    /// Begin no more acts until it is resumed.
+    /// Begin no more actions until it is resumed.
     Pause,
     /// Go on.
     Resume,
@@ -171,9 +171,9 @@ pub struct Job {
     pub asked: Hash,
     /// What is done to each order.
     pub what: What,
-    /// The act's name, as in the routes.
+    /// The action's name, as in the routes.
     pub action: String,
-    /// Which orders: checked when they are listed and again before each act.
+    /// Which orders: checked when they are listed and again before each action.
     pub filter: Filter,
     /// The orders were named; the filter may drop some.
     #[serde(default)]
@@ -182,7 +182,7 @@ pub struct Job {
     pub by: String,
     /// Why.
     pub reason: String,
-    /// Acts per second.
+    /// Actions per second.
     pub rate: u32,
     /// It aborts after so many failures.
     pub abort_after: u32,
@@ -244,7 +244,7 @@ pub struct Item {
     /// What became of it; absent until the job reaches the order.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outcome: Option<Outcome>,
-    /// The order's version after the act.
+    /// The order's version after the action.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<u64>,
     /// Why it was not done.
@@ -257,7 +257,7 @@ pub struct Item {
 #[serde(rename_all = "snake_case")]
 #[schemars(rename = "JobOutcome")]
 pub enum Outcome {
-    /// The act is recorded.
+    /// The action is recorded.
     Applied,
     /// It was already so.
     Repeated,
@@ -267,7 +267,7 @@ pub enum Outcome {
     NotAllowed,
     /// The order changes too fast, or changed while the process died; it was not acted on again.
     Moved,
-    /// The store or a queue failed; the act may have been recorded.
+    /// The store or a queue failed; the action may have been recorded.
     Unavailable,
     /// The order no longer matches the filter.
     LeftAlone,
@@ -343,7 +343,7 @@ impl Job {
         Self { version: self.version + 1, ..self.clone() }
     }
 
-    /// The act on an order that was read at version `seen`. The history of the order names the job.
+    /// The action on an order that was read at version `seen`. The history of the order names the job.
     #[must_use]
     pub fn act(&self, seen: u64) -> Act {
         Act { what: self.what.clone(), by: self.actor(), reason: self.reason.clone(), seen: Some(seen) }
@@ -353,14 +353,14 @@ impl Job {
         format!("{}, {}", self.by, self.id)
     }
 
-    /// Whether the history of `task` has an act of this job.
+    /// Whether the history of `task` has an action of this job.
     #[must_use]
     pub fn has_acted_on(&self, task: &Task) -> bool {
         let start = format!("{}:", self.actor());
         task.log.iter().any(|entry| entry.1.is_act() && entry.4.as_ref().is_some_and(|text| text.starts_with(&start)))
     }
 
-    /// Whether the history of `task` still has everything since `at`, so that an act missing from it was not done.
+    /// Whether the history of `task` still has everything since `at`, so that an action missing from it was not done.
     #[must_use]
     pub fn knows_all_since(task: &Task, at: Timestamp) -> bool {
         // The first entry that can have been dropped.
@@ -408,7 +408,7 @@ impl Job {
             (job.page, job.offset) = (job.page + 1, 0);
         }
         if job.counts.failed >= job.abort_after && !job.dry_run && job.abort.is_none() {
-            job.abort = Some(format!("{} acts failed", job.counts.failed));
+            job.abort = Some(format!("{} actions failed", job.counts.failed));
         }
         job.ended(now)
     }

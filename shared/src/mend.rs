@@ -1,6 +1,6 @@
 //! Mending an unreadable record: a person replaces it with a readable text.
 //!
-//! The decision is pure, like every act. The text is taken as true, because nothing else is known. A text is refused if
+//! The decision is pure, like every action. The text is taken as true, because nothing else is known. A text is refused if
 //! the order could not continue from it, or if no version would have written it.
 
 use crate::change::{self, Change};
@@ -106,7 +106,7 @@ fn forget_older_attempts(task: &mut Task, version: u64) {
     }
 }
 
-/// Whether the last act on `task` was this mending, so that a repeated request is already done.
+/// Whether the last action on `task` was this mending, so that a repeated request is already done.
 #[must_use]
 pub fn is_mended(task: &Task, by: &str, reason: &str) -> bool {
     let last = task.log.iter().rev().find(|entry| entry.1.is_act());

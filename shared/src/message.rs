@@ -464,7 +464,7 @@ impl AlertEvent {
             reason: format!("this order cannot move on: {}", shorten(why, MAX_TEXT)),
             last_error: None,
             version: 0,
-            // Once readable, the order continues by itself; until then this leads to the one act that helps.
+            // Once readable, the order continues by itself; until then this leads to the one action that helps.
             resubmit: format!("stepwarden get {id} --raw"),
             runbook: "docs/runbook.md#record-unreadable".into(),
         }

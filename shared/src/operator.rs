@@ -1,9 +1,9 @@
 //! What a person may do to an order: pure decisions, each a single conditional write like any transition.
 //!
-//! An act names the person, the reason and, if the person saw one, the version. If the order has changed since, nothing
-//! is done; recording that an alert or a notice was sent is no such change ([`Task::is_as_seen`]). An act claims
+//! An action names the person, the reason and, if the person saw one, the version. If the order has changed since, nothing
+//! is done; recording that an alert or a notice was sent is no such change ([`Task::is_as_seen`]). An action claims
 //! nothing. It changes the record, and a Wake or the due index continues, so the operator function needs no right on
-//! agents' queues. An act that ends an order owes its notice, because no queue redelivers an act.
+//! agents' queues. An action that ends an order owes its notice, because no queue redelivers an action.
 
 use crate::again;
 use crate::change::{self, Change, child, list};
@@ -22,7 +22,7 @@ use crate::workflow::child::Wish;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// Most bytes of item names that the history keeps of one act.
+/// Most bytes of item names that the history keeps of one action.
 const MAX_NAMED: usize = 60;
 
 /// Longest input that an operator may set for one step, in bytes of JSON; the task's record holds it.
@@ -32,7 +32,7 @@ pub const MAX_INPUT: usize = 16 * 1024;
 /// outputs of the most steps.
 pub const MAX_INPUTS: usize = 64 * 1024;
 
-/// The result of an act.
+/// The result of an action.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// It is recorded at this version.
@@ -55,7 +55,7 @@ pub enum Outcome {
 
 pub(crate) fn act(task: &Task, act: &Act, turn: &Turn<'_>) -> Decision {
     if let Some(version) = act.seen.filter(|version| !task.is_as_seen(*version)) {
-        // The save may have succeeded although its answer was lost. A person who repeats the act must learn that it is
+        // The save may have succeeded although its answer was lost. A person who repeats the action must learn that it is
         // done, not that another was faster (simulation, seeds 5549 and 6189 of workflows/order.toml).
         let is_done = task.was_acted_on(version) && is_last_act(task, act, turn);
         return if is_done {
@@ -101,7 +101,7 @@ pub(crate) fn act(task: &Task, act: &Act, turn: &Turn<'_>) -> Decision {
     }
 }
 
-/// What an act asks of the children at once.
+/// What an action asks of the children at once.
 fn children_of(task: &Task, what: &What, turn: &Turn<'_>) -> Vec<Effect> {
     match what {
         What::Pause => child::ask_open(task, &Wish::Pause, turn),
@@ -119,14 +119,14 @@ fn children_of(task: &Task, what: &What, turn: &Turn<'_>) -> Vec<Effect> {
     }
 }
 
-/// The act is already done; re-sends effects that may be lost.
+/// The action is already done; re-sends effects that may be lost.
 pub(crate) fn repeated(task: &Task, turn: &Turn<'_>) -> Decision {
     let wake = change::wake(task, turn, 0).filter(|_| !task.is_undo_begun());
     let effects = change::turn_notices(task, turn).into_iter().chain(wake).collect();
     Decision::Keep { why: Kept::Repeated, effects }
 }
 
-/// Whether the latest act in the history is this one: same person, same act, same reason.
+/// Whether the latest action in the history is this one: same person, same action, same reason.
 fn is_last_act(task: &Task, act: &Act, turn: &Turn<'_>) -> bool {
     let Some(Entry(_, kind, index, _, text)) = task.log.iter().rev().find(|entry| entry.1.is_act()) else {
         return false;
@@ -278,7 +278,7 @@ fn by_hand<'a>(task: &Task, act: &Act, step: Option<&str>, output: Option<&Value
     if output.is_some_and(json::is_deep) {
         return Err(Refusal::DeepOutput);
     }
-    // A wait is part of the work, so only an act that names it means it.
+    // A wait is part of the work, so only an action that names it means it.
     let is_wait = |index: usize| {
         let polls = task.steps[index].poll_until.is_some() && task.phase == Phase::Forward;
         polls || matches!(task.steps[index].state, State::Waiting { .. })
@@ -436,7 +436,7 @@ fn migrate<'a>(task: &Task, act: &Act, to: &Hash, resubmits: bool, turn: &'a Tur
 
 /// Turns the task to undo the steps to be done again.
 fn run_again<'a>(task: &Task, act: &Act, wish: &again::Wish, turn: &'a Turn<'a>) -> Decided<'a> {
-    // The answer to this act may have been lost.
+    // The answer to this action may have been lost.
     if task.again.is_some() {
         return if is_last_act(task, act, turn) { Ok(None) } else { Err(Refusal::RunsAgain) };
     }
@@ -473,7 +473,7 @@ fn undo<'a>(task: &Task, act: &Act, turn: &'a Turn<'a>) -> Result<Change<'a>, Bo
         Phase::Processed if kind == Kind::UndoAsked => {}
         // Steps that were to run again are undone with all others, and a failed undo is tried again.
         Phase::Undoing | Phase::UndoError if task.again.is_some() => {}
-        // A repeated act: the first one's Wake and notice may be lost.
+        // A repeated action: the first one's Wake and notice may be lost.
         Phase::Undoing | Phase::Undone => return Err(Box::new(repeated(task, turn))),
         Phase::Processed => return refuse(Refusal::Ended),
         Phase::UndoError => return refuse(Refusal::UndoBegun),
@@ -489,7 +489,7 @@ fn undo<'a>(task: &Task, act: &Act, turn: &'a Turn<'a>) -> Result<Change<'a>, Bo
     if task.again.is_some() && task.is_undo_begun() {
         change.undo_the_rest();
     }
-    // Nothing was sent, so nothing need be awaited. An act claims nothing, not even an undo.
+    // Nothing was sent, so nothing need be awaited. An action claims nothing, not even an undo.
     if change.task.forward_by.is_none() && change.has_nothing_to_undo() {
         change.advance();
     }
@@ -502,7 +502,7 @@ pub(crate) fn undo_for_parent(task: &Task, by: &str, turn: &Turn<'_>) -> Decisio
     undone(task, &act, turn)
 }
 
-/// [`undo`] by an act, which owes the notice of an end.
+/// [`undo`] by an action, which owes the notice of an end.
 fn undone(task: &Task, act: &Act, turn: &Turn<'_>) -> Decision {
     undo(task, act, turn).map_or_else(
         |kept| *kept,

@@ -20,7 +20,7 @@ use crate::workflow::child::Wish;
 use crate::workflow::poll::Found;
 use serde_json::Value;
 
-/// Adds the first notice to an act before the first Wake, and to its repetitions: nothing else sends it.
+/// Adds the first notice to an action before the first Wake, and to its repetitions: nothing else sends it.
 fn first_told(task: &Task, decision: Decision, turn: &Turn<'_>) -> Decision {
     let told = change::first_notice(task, turn.workflow);
     match decision {
@@ -228,7 +228,7 @@ pub(crate) fn on_wake(task: &Task, seen: u64, hops: u32, turn: &Turn<'_>) -> Dec
     if task.turned_at > seen && hops == 0 {
         again.extend(change::child::release_lists(task, 0, turn));
     }
-    // The act's own asks may be lost, and the children's records must outlast the undo.
+    // The action's own asks may be lost, and the children's records must outlast the undo.
     if hops == 0 {
         again.extend(change::child::keep_again(task, turn));
     }

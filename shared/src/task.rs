@@ -266,10 +266,10 @@ pub struct Task {
     /// When an operator paused it; only an open task can be paused (UTC, milliseconds).
     #[serde(rename = "pz", default, skip_serializing_if = "Option::is_none", with = "millisecond::optional")]
     pub paused_at: Option<Timestamp>,
-    /// Version of the last act of a person, 0 if there was none; used to recognise a repeated act.
+    /// Version of the last action of a person, 0 if there was none; used to recognise a repeated action.
     #[serde(rename = "act", default, skip_serializing_if = "is_default")]
     pub acted_at: u64,
-    /// First version that showed that act's operator the same; 0 if it is the one before the act.
+    /// First version that showed that action's operator the same; 0 if it is the one before the action.
     #[serde(rename = "acon", default, skip_serializing_if = "is_default")]
     pub acted_on: u64,
     /// Why the task failed, was cancelled, or stopped.
@@ -418,7 +418,7 @@ impl Task {
         self.books.filter(|(_, last)| *last == self.version).map_or(self.version, |(first, _)| first)
     }
 
-    /// Whether the last act was on the order as version `seen` showed it.
+    /// Whether the last action was on the order as version `seen` showed it.
     pub(crate) fn was_acted_on(&self, seen: u64) -> bool {
         let since = if self.acted_on == 0 { self.acted_at.saturating_sub(1) } else { self.acted_on };
         (since..self.acted_at).contains(&seen)

@@ -174,7 +174,7 @@ async fn an_expiry_for_which_the_record_has_no_room_stops_the_order_with_an_aler
     assert_eq!(world.queues.take().iter().filter(|effect| matches!(effect, Effect::Alert(_))).count(), 1);
 }
 
-// The refusal says that the act does not fit, and nothing changes.
+// The refusal says that the action does not fit, and nothing changes.
 #[tokio::test]
 async fn an_act_that_does_not_fit_is_refused_and_changes_nothing() {
     let world = nearly_full("error", 150).await;

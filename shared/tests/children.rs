@@ -475,7 +475,7 @@ async fn a_pause_holds_a_child_that_is_made_a_moment_later() {
     family.play().await;
     assert_eq!(family.parent().phase, Phase::Processed);
 
-    // The writes to the child fail, and the person repeats the act.
+    // The writes to the child fail, and the person repeats the action.
     let mut family = family_of(PARENT, CHILD).await;
     family.answers = silent();
     family.play().await;

@@ -180,7 +180,7 @@ fn a_mended_order_continues_where_its_text_says() {
     // No reply to an attempt that the text does not know may count for the next one.
     bench.is("Processing a=Processing#1 b=Processed#3 c=Pending", "");
     bench.done("a").is("Processing a=Processed#1 b=Processed#3 c=Processing#1", "do c#1, notice StepCompleted");
-    // Where it was set aside for minutes a supervisor looks as early as after any other act.
+    // Where it was set aside for minutes a supervisor looks as early as after any other action.
     mended(&mut bench, |task| task.due = Some(plus(at(0), secs(300)))).unwrap();
     assert_eq!(bench.task.due, Some(at(10_000)));
     bench.at(11_000).supervise();

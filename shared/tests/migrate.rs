@@ -52,7 +52,7 @@ fn refused(bench: &mut Bench, text: &str) -> Option<Rule> {
         Some(other) => panic!("{other:?}"),
         None => None,
     };
-    assert_eq!(said, found.map(|obstacle| obstacle.rule), "the act is refused by the same rule");
+    assert_eq!(said, found.map(|obstacle| obstacle.rule), "the action is refused by the same rule");
     said
 }
 
@@ -719,7 +719,7 @@ async fn the_wake_that_comes_first_moves_the_order_and_goes_on() {
     assert_eq!(world.told()[..2], ["Wake", "y b"]);
 }
 
-// An act on an order with nothing under way: it is moved at once, before the answer.
+// An action on an order with nothing under way: it is moved at once, before the answer.
 #[tokio::test]
 async fn an_order_with_nothing_under_way_is_moved_at_once() {
     let to = next();

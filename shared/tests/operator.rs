@@ -1,6 +1,6 @@
-//! What a person may do to an order, as tables: the record before, the act, the record after and what is sent.
+//! What a person may do to an order, as tables: the record before, the action, the record after and what is sent.
 //!
-//! Method: as in `transitions.rs`; an act is one more event on the bench. // B9
+//! Method: as in `transitions.rs`; an action is one more event on the bench. // B9
 
 use crate::support::*;
 use serde_json::json;
@@ -117,7 +117,7 @@ fn an_order_that_is_live_again_cannot_be_resubmitted() {
     assert_eq!(bench.attempt("a"), 2, "one claim for one resubmission");
 }
 
-// B9: every act, in every phase, on a version that is not the current one.
+// B9: every action, in every phase, on a version that is not the current one.
 #[test]
 fn no_act_applies_to_a_version_its_operator_did_not_see() {
     let benches: [fn() -> Bench; 4] = [|| Bench::new(ONE), || Bench::claimed(ONE), stopped, undo_failed];
@@ -135,8 +135,8 @@ fn no_act_applies_to_a_version_its_operator_did_not_see() {
     }
 }
 
-// B9, M5: the act was saved and its answer lost. Repeated at the same version it is done, whatever has happened since
-// except another act; another reason, step or output makes it another act.
+// B9, M5: the action was saved and its answer lost. Repeated at the same version it is done, whatever has happened since
+// except another action; another reason, step or output makes it another action.
 #[test]
 fn a_repeated_act_at_its_version_is_already_done() {
     let output = json!({"by": "hand"});
@@ -167,14 +167,14 @@ fn a_repeated_act_at_its_version_is_already_done() {
     bench.on(&seen(edited(1), version)).on(&seen(edited(1), version)).keeps(Kept::Repeated, "wake");
     bench.on(&seen(edited(2), version)).keeps(Kept::Moved, "").on(&seen(resubmit(), version)).keeps(Kept::Moved, "");
 
-    // The act before the last is no longer recognised.
+    // The action before the last is no longer recognised.
     let mut bench = Bench::claimed(ONE);
     let version = bench.task.version;
     bench.on(&seen(What::Pause, version)).on(&seen(What::Pause, version)).keeps(Kept::Repeated, "");
     bench.on(&seen(What::Resume, version + 1)).on(&seen(What::Resume, version + 1)).keeps(Kept::Repeated, "");
     bench.on(&seen(What::Pause, version)).keeps(Kept::Moved, "");
 
-    // A person who looked before the alert was sent acted on the same order, and repeats the same act.
+    // A person who looked before the alert was sent acted on the same order, and repeats the same action.
     let mut bench = stopped();
     let version = bench.task.version - 1;
     bench.on(&seen(resubmit(), version)).on(&seen(resubmit(), version)).keeps(Kept::Repeated, "wake");
@@ -205,7 +205,7 @@ fn happens(what: &str, bench: &mut Bench) {
     }
 }
 
-// B9: between a look and an act the system may clear an alert or a notice that it sent, and set another due time. To a
+// B9: between a look and an action the system may clear an alert or a notice that it sent, and set another due time. To a
 // person that is no change.
 #[test]
 fn only_what_a_person_would_call_a_change_moves_an_order_on() {
@@ -362,7 +362,7 @@ fn an_order_continues_only_when_no_failed_step_is_left() {
     assert_eq!(bench.task.alert, None);
 }
 
-// B9: the last step by hand ends the order, and its notice is owed until it is sent: no queue redelivers an act. F3
+// B9: the last step by hand ends the order, and its notice is owed until it is sent: no queue redelivers an action. F3
 #[test]
 fn an_act_that_ends_an_order_owes_its_notice_until_it_is_out() {
     for (what, step) in [(skip("a"), "Skipped"), (mark_done("a"), "Processed")] {

@@ -113,7 +113,7 @@ fn reminders_sleep_while_the_order_does_not_go_forward() {
     cancelled.is("Undoing a=UndoProcessing#2 b=Pending c=Pending", "undo a#2");
 }
 
-// An act claims nothing, and neither does an event: the Wake brings the reminder.
+// An action claims nothing, and neither does an event: the Wake brings the reminder.
 #[test]
 fn only_a_message_that_comes_again_reminds() {
     let steps = r#"

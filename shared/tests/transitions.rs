@@ -259,7 +259,7 @@ fn a_reply_that_gave_its_step_back_sends_the_wake_again() {
     bench.at(400).on(&reply).keeps(Kept::Repeated, "wake+600");
 }
 
-// F1, F3: a person may act before the order has begun. Nothing looks at version 0 again, so its notice is sent with the act
+// F1, F3: a person may act before the order has begun. Nothing looks at version 0 again, so its notice is sent with the action
 // and with each repetition of it (simulation, seed 115).
 #[test]
 fn an_act_before_the_first_wake_tells_that_the_order_was_received() {

@@ -191,7 +191,7 @@ fn an_operator_skips_a_wait() {
     assert!(last.task.notice_owed);
 }
 
-// B9: an act without a name means what has failed, never a wait, so no bulk act ends a month of waiting.
+// B9: an action without a name means what has failed, never a wait, so no bulk action ends a month of waiting.
 #[test]
 fn an_act_means_a_wait_only_by_its_name() {
     let steps = "a | after = []; wait = \"30d\"\nb | after = []; on_failure = \"error\"";
@@ -360,7 +360,7 @@ fn an_event_is_undone_whether_taken_or_kept() {
     assert_eq!(kept.request("b").input, json!({"sum": 7}));
 }
 
-// An act claims nothing, not even the undo of an event in an order that called nothing yet.
+// An action claims nothing, not even the undo of an event in an order that called nothing yet.
 #[test]
 fn a_cancel_after_an_event_leaves_the_undo_to_a_scheduler() {
     let steps = "a | event = \"paid\"; timeout = \"1h\"; undo = { agent = \"x\", timeout = \"5s\" }\nb | after = [\"a\"]; wait = \"1h\"";

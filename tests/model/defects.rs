@@ -113,7 +113,7 @@ pub enum Defect {
     PausedAgentGetsWork,
     /// A sweep takes an order that waits for a paused agent out of the due index.
     WaitForAnAgentIsNotDue,
-    /// "An act settles its event and leaves the rest to the Wake": nothing can be claimed, and nothing is due.
+    /// "An action settles its event and leaves the rest to the Wake": nothing can be claimed, and nothing is due.
     EventLeavesTheEnd,
     /// The order that an event ends owes no notice, and nothing redelivers the event.
     EventOwesNoNotice,

@@ -321,7 +321,7 @@ fn full() -> Vec<(&'static str, Bounds, usize)> {
         ("more time and a crash", Bounds { crashes: 1, ..LATE }, 65_936),
         ("pause of two and crash", Bounds { alone: false, b_has_undo: false, ..PAUSE }, 530_541),
         ("two events, cancel and pause", Bounds { pauses: 1, ..TWO_EVENTS }, 911_167),
-        ("an event, error, resubmit and an act", Bounds { acts: 1, ..EVENT_IN_ERROR }, 3_395_268),
+        ("an event, error, resubmit and an action", Bounds { acts: 1, ..EVENT_IN_ERROR }, 3_395_268),
         ("reminders, pause and cancel", Bounds { pauses: 1, cancels: 1, failed: 0, crashes: 0, ..REMIND }, 450_046),
         ("reminders, error and resubmit", Bounds { reminds: true, events: 1, ..EVENT_IN_ERROR }, 1_964_988),
         ("two people and a crash", Bounds { crashes: 1, cancels: 1, ..PEOPLE }, 808_713),
@@ -333,7 +333,7 @@ fn full() -> Vec<(&'static str, Bounds, usize)> {
             719_569,
         ),
         ("heartbeats beside a failure", BEAT_IN_ERROR, 4_636_877),
-        ("two acts after an error", Bounds { then: "error", acts: 2, ..BY_HAND }, 709_663),
+        ("two actions after an error", Bounds { then: "error", acts: 2, ..BY_HAND }, 709_663),
     ]
 }
 

@@ -76,7 +76,7 @@ fn job_act(verb: &str, id: &str, summary: &str, says: &str) -> Route {
         .refuses(&["no_such_job", "not_allowed"])
 }
 
-/// An act on one order, as its route is called.
+/// An action on one order, as its route is called.
 fn order_act(name: &str, id: &str, summary: &str) -> Route {
     Route::new("post", &format!("/orders/{{order_id}}/actions/{name}"), id, "operator", summary).refuses(&[
         "no_such_order",
@@ -330,7 +330,7 @@ pub fn routes() -> Vec<Route> {
                 query("cursor", "`next` of the previous page, with the same filter.", any(MAX_CURSOR)),
             ])
             .answers(200, "A page.", "Orders", json!({"orders": [row()]})),
-        Route::new("post", "/jobs", "startJob", "operator", "Start one act on many orders")
+        Route::new("post", "/jobs", "startJob", "operator", "Start one action on many orders")
             .says(
                 "The system lists the orders that match now, and acts on them at the given rate, whatever becomes of \
                  the client. An order is acted on only if it still matches when its turn comes, and at most once.",
@@ -362,7 +362,7 @@ pub fn routes() -> Vec<Route> {
                 json!({"results": [{"order_id": ID, "outcome": "applied", "version": 8}]}),
             )
             .refuses(&["no_such_job"]),
-        job_act("pause", "pauseJob", "Pause a job", "Within about a second, the job starts no more acts."),
+        job_act("pause", "pauseJob", "Pause a job", "Within about a second, the job starts no more actions."),
         job_act("resume", "resumeJob", "Resume a job", "The job continues where it was."),
         job_act("abort", "abortJob", "Abort a job", "What was done stays done. The remaining orders get no result."),
         Route::new("get", "/agents", "listAgents", "operator", "List agents")
@@ -397,7 +397,7 @@ pub fn routes() -> Vec<Route> {
             )
             .answers(200, "State of the system.", "Overview", overview_example()),
         Route::new("get", "/details/{order_id}", "getDetails", "operator", "Get everything about an order")
-            .says("Its status, history and input, the limits of its steps, and which acts are possible now.")
+            .says("Its status, history and input, the limits of its steps, and which actions are possible now.")
             .answers(
                 200,
                 "The order in full.",
@@ -516,7 +516,7 @@ pub fn routes() -> Vec<Route> {
     }
     for name in act::NAMES {
         let act = order_act(name, name, summary(name))
-            .says("The history keeps the act with name and reason. Repeating it answers `repeated`.")
+            .says("The history keeps the action with name and reason. Repeating it answers `repeated`.")
             .body(act_schema(name), json!({"by": "ann", "reason": "asked by the customer"}))
             .answers(200, "Done.", "ActDone", json!({"order_id": ID, "outcome": "applied", "version": 8}))
             .with("ETag");

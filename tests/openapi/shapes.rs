@@ -51,7 +51,7 @@ fn tidy(schema: &mut Value) {
     }
 }
 
-/// The body of the act called `name`: only the fields that it takes.
+/// The body of the action called `name`: only the fields that it takes.
 pub(super) fn act_schema(name: &str) -> Value {
     let given = |field: &str| {
         let mut body = act::Body::default();

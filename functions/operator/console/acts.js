@@ -1,4 +1,4 @@
-// What a person can do to an order: each act with what it does in words, and its dialog. Which ones fit, the API says.
+// What a person can do to an order: each action with what it does in words, and its dialog. Which ones fit, the API says.
 
 import { h } from "./dom.js";
 import { post, Refused, Written } from "./api.js";
@@ -128,7 +128,7 @@ function erase(details, done) {
   });
 }
 
-/** Acts with routes of their own, beside those that the API lists: which fit the order in `details`, by name. */
+/** Actions with routes of their own, beside those that the API lists: which fit the order in `details`, by name. */
 export function more({ order }) {
   const has = { Pending: "open", Processing: "open", Undoing: "undoing", Error: "stopped", Processed: "ended", Undone: "ended" }[order.state];
   const isOwn = !order.parent && !order.erased_at;
@@ -141,7 +141,7 @@ export function more({ order }) {
 
 const json = (value) => JSON.stringify(value ?? null, null, 2);
 
-/** The dialog of an act on the order in `details`; `done` is called once the API has answered. */
+/** The dialog of an action on the order in `details`; `done` is called once the API has answered. */
 export function act(name, details, done) {
   const spec = ACTS[name];
   const { order, input, plan } = details;

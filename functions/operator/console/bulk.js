@@ -1,4 +1,4 @@
-// One act on all orders that the filters show: first what it would do, then as a job of the system, whose page shows how far it is.
+// One action on all orders that the filters show: first what it would do, then as a job of the system, whose page shows how far it is.
 
 import { h } from "./dom.js";
 import { get, post } from "./api.js";
@@ -68,7 +68,7 @@ export function reasons(results) {
 
 const words = { state: "in state", workflow: "of workflow", tenant: "of tenant", label: "with label", reference: "with a reference that begins with", step: "in which this step is failing or has failed:", error: "with the error", from: "accepted since" };
 
-/** Asks for an act on the orders that `parameters` filter. */
+/** Asks for an action on the orders that `parameters` filter. */
 export function bulk(parameters, done, first = "resubmit") {
   const filter = {};
   for (const name of Object.keys(words)) if (parameters[name]) filter[name] = name === "from" ? new Date(parameters.from).toISOString() : parameters[name];

@@ -55,7 +55,7 @@ function values(form, fields) {
       all[field.name] = text;
       continue;
     }
-    // Left as it was: not part of the act.
+    // Left as it was: not part of the action.
     if (text === (field.value ?? "").trim() && !field.always) continue;
     if (text === "") continue;
     try {

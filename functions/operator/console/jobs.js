@@ -8,7 +8,7 @@ import { ago, many, prose, short, when } from "./words.js";
 
 const LOOKS = { gathering: "wait", running: "wait", paused: "pause", aborting: "warn", aborted: "bad", done: "good" };
 const VERBS = {
-  pause: { name: "Pause", what: "Within about a second, the job stops starting new acts until it is resumed." },
+  pause: { name: "Pause", what: "Within about a second, the job stops starting new actions until it is resumed." },
   resume: { name: "Resume", what: "The job continues where it was." },
   abort: { name: "Abort", danger: true, what: "What was done stays done. The remaining orders are not changed." },
 };

@@ -1,4 +1,4 @@
-//! One act on one order.
+//! One action on one order.
 
 use crate::Operator;
 use edge::problem::{self, Problem};
@@ -24,7 +24,7 @@ const MAX_CALLER: usize = 180;
 /// Longest reason, in bytes.
 pub const MAX_REASON: usize = 180;
 
-/// The body of an act.
+/// The body of an action.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "Act")]
@@ -35,7 +35,7 @@ pub struct Body {
     /// Why.
     #[schemars(required, length(min = 1, max = MAX_REASON), regex(pattern = r"[^\s\x85]"))]
     pub reason: Option<String>,
-    /// Name of the step; needed only if the act could apply to several.
+    /// Name of the step; needed only if the action could apply to several.
     #[schemars(length(max = MAX_NAME))]
     pub step: Option<String>,
     /// For `resubmit`: input that replaces the order's input for that step.
@@ -45,26 +45,26 @@ pub struct Body {
     pub items: Option<BTreeMap<String, Value>>,
     /// For `mark-done`: what the agent would have returned.
     pub output: Option<Value>,
-    /// The version that the person saw: the act is refused if the order has changed since. Versions in which the system only
+    /// The version that the person saw: the action is refused if the order has changed since. Versions in which the system only
     /// recorded that it sent an alert or a notice do not count.
     #[schemars(range(max = 9_007_199_254_740_991_u64))]
     #[serde(default, deserialize_with = "whole_number::optional")]
     pub if_version: Option<u64>,
 }
 
-/// The names of the acts, as in the routes.
+/// The names of the actions, as in the routes.
 pub const NAMES: [&str; 8] = ["resubmit", "skip", "mark-done", "retry-now", "cancel", "undo", "pause", "resume"];
 
-/// Whether the act called `name` takes a step.
+/// Whether the action called `name` takes a step.
 #[must_use]
 pub fn takes_step(name: &str) -> bool {
     matches!(name, "resubmit" | "skip" | "mark-done" | "retry-now")
 }
 
-/// The act called `name` with the fields of `body`; `None` for another name.
+/// The action called `name` with the fields of `body`; `None` for another name.
 ///
 /// # Errors
-/// A field that this act does not take.
+/// A field that this action does not take.
 pub fn what(name: &str, body: &Body) -> Option<Result<What, Problem>> {
     let step = || body.step.clone();
     let what = match name {
@@ -138,7 +138,7 @@ pub fn who_and_why(subject: Option<&str>, by: Option<&str>, reason: Option<&str>
     Ok((by, text("reason", reason, MAX_REASON)?))
 }
 
-/// The answer to an act.
+/// The answer to an action.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "ActDone")]
 pub struct Done {
@@ -177,11 +177,11 @@ impl Operator {
         task.ok_or_else(|| no_such_order(id))
     }
 
-    /// Does one act.
+    /// Does one action.
     pub async fn act(&self, id: Id, act: Act) -> Result<Outcome, Error> {
         tracing::info!(task.id = %id, operator = %act.by, "asked to {}", verb(&act.what));
         let mut all = self.engine.act(vec![(id, act)]).await;
-        all.pop().expect("one answer for one act")
+        all.pop().expect("one answer for one action")
     }
 }
 

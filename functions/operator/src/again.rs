@@ -17,7 +17,7 @@ use shared::workflow::MAX_STEPS;
 use shared::workflow::file::MAX_NAME;
 use std::borrow::Cow;
 
-/// The act's name, as in its route. Not in [`act::NAMES`], which need only the order.
+/// The action's name, as in its route. Not in [`act::NAMES`], which need only the order.
 pub const NAME: &str = "run-again";
 
 /// From which steps an order is run again.
@@ -43,7 +43,7 @@ pub struct RunAgain {
     /// Report what would be done, and change nothing.
     #[serde(default)]
     pub dry_run: bool,
-    /// The version that the person saw, as in every act.
+    /// The version that the person saw, as in every action.
     #[schemars(range(max = 9_007_199_254_740_991_u64))]
     #[serde(default, deserialize_with = "whole_number::optional")]
     pub if_version: Option<u64>,

@@ -26,7 +26,7 @@ pub struct Details {
     pub input: Value,
     /// Each step as the workflow defines it, in workflow order.
     pub plan: Vec<Planned>,
-    /// Every act, and whether it is possible now.
+    /// Every action, and whether it is possible now.
     pub acts: Vec<Fitting>,
 }
 
@@ -49,7 +49,7 @@ pub struct Planned {
     pub input: Option<Value>,
 }
 
-/// Whether an act is possible, by a dry run.
+/// Whether an action is possible, by a dry run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Fitting {
     /// Its name, as in the routes.
@@ -92,7 +92,7 @@ impl Operator {
     async fn fitting(&self, task: &Task, workflow: &Workflow, name: &'static str) -> Result<Fitting, Error> {
         let dry_run = |step: Option<&str>| {
             let body = act::Body { step: step.map(str::to_owned), ..act::Body::default() };
-            let what = act::what(name, &body).expect("a known act").expect("only a step, if it takes one");
+            let what = act::what(name, &body).expect("a known action").expect("only a step, if it takes one");
             Act { what, by: "a dry run".into(), reason: "a dry run".into(), seen: None }
         };
         let outcome = self.engine.preview(task, &dry_run(None)).await?;

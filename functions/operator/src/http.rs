@@ -270,7 +270,7 @@ async fn post_act(
     let what = act::what(name, &body).unwrap_or_else(|| {
         let names = act::NAMES.join(", ");
         let detail = format!(
-            "there is no act `{name}`; write one of {names}, {}, {}, {}",
+            "there is no action `{name}`; write one of {names}, {}, {}, {}",
             migrate::NAME,
             again::NAME,
             mend::NAME

@@ -1,4 +1,4 @@
-//! Jobs: one act on many orders, which the system carries out. This side starts, shows, pauses, resumes and aborts them.
+//! Jobs: one action on many orders, which the system carries out. This side starts, shows, pauses, resumes and aborts them.
 
 use crate::Operator;
 use crate::act::{self, Body, MAX_BY, MAX_REASON, Why, unavailable};
@@ -36,7 +36,7 @@ const LIMIT: u32 = 100;
 const ROWS: usize = 20;
 /// The parameters of the results.
 pub const PARAMETERS: [&str; 2] = ["page", "only"];
-/// The acts: those on one order, and `migrate`.
+/// The actions: those on one order, and `migrate`.
 pub const ACTS: [&str; 9] =
     ["resubmit", "skip", "mark-done", "retry-now", "cancel", "undo", "pause", "resume", migrate::NAME];
 
@@ -45,7 +45,7 @@ pub const ACTS: [&str; 9] =
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "JobStart")]
 pub struct Start {
-    /// Name of the act, as in the routes.
+    /// Name of the action, as in the routes.
     #[schemars(extend("enum" = ACTS))]
     pub action: String,
     /// Which orders. With `order_ids`, those of them that match; else at least one condition is needed.
@@ -61,7 +61,7 @@ pub struct Start {
     /// Why.
     #[schemars(required, length(min = 1, max = MAX_REASON), regex(pattern = r"[^\s\x85]"))]
     pub reason: Option<String>,
-    /// Name of the step that the act is about; without it, the filter's.
+    /// Name of the step that the action is about; without it, the filter's.
     #[schemars(length(max = MAX_NAME))]
     pub step: Option<String>,
     /// For `resubmit`.
@@ -74,7 +74,7 @@ pub struct Start {
     /// Find out what would be done, and change nothing.
     #[serde(default)]
     pub dry_run: bool,
-    /// Acts per second.
+    /// Actions per second.
     #[serde(default = "ten")]
     #[schemars(range(min = 1, max = MAX_RATE))]
     #[serde(deserialize_with = "whole_number::number")]
@@ -112,7 +112,7 @@ pub struct Status {
     pub reason: String,
     /// Which orders, in words.
     pub orders: String,
-    /// Acts per second.
+    /// Actions per second.
     pub rate_per_s: u32,
     /// It stops after this many failures.
     pub abort_after_failures: u32,

@@ -1,4 +1,4 @@
-//! A record that cannot be read: how it is stored, and the act that replaces it with a mended one.
+//! A record that cannot be read: how it is stored, and the action that replaces it with a mended one.
 //!
 //! Like all operator routes, these serve every tenant's orders, because a damaged record may not tell its owner.
 
@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use stepwarden_aws::raw::Raw;
 use stepwarden_aws::telemetry::Chain;
 
-/// The act's name, as in its route. Not in [`act::NAMES`], which are for readable orders.
+/// The action's name, as in its route. Not in [`act::NAMES`], which are for readable orders.
 pub const NAME: &str = "mend";
 /// Largest body, in bytes: the longest record, indented.
 pub const MAX_BODY: usize = 512 * 1024;
@@ -50,7 +50,7 @@ pub struct Mend {
     /// Why.
     #[schemars(required, length(min = 1, max = MAX_REASON), regex(pattern = r"[^\s\x85]"))]
     pub reason: Option<String>,
-    /// `seen` of the record that you read: the act is refused if the record has changed since.
+    /// `seen` of the record that you read: the action is refused if the record has changed since.
     #[schemars(length(max = MARK))]
     pub seen: String,
     /// The complete corrected record.
@@ -165,6 +165,6 @@ fn nothing_to_mend(task: &Task, by: &str, reason: &str) -> Result<Done, Problem>
     if is_mended(task, by, reason) {
         return Ok(Done { order_id: task.id.clone(), outcome: "repeated".into(), version: task.version });
     }
-    let detail = "the record can be read, so there is nothing to mend; look at the order and use another act";
+    let detail = "the record can be read, so there is nothing to mend; look at the order and use another action";
     Err(problem::not_allowed(None, detail))
 }

@@ -18,7 +18,7 @@ use shared::time::Timestamp;
 use shared::workflow::Hash;
 use std::borrow::Cow;
 
-/// The act's name, as in its route. Not in [`act::NAMES`], which need only the order.
+/// The action's name, as in its route. Not in [`act::NAMES`], which need only the order.
 pub const NAME: &str = "migrate";
 /// In place of a hash: the definition that new orders of the workflow get.
 pub const LATEST: &str = "latest";
@@ -43,7 +43,7 @@ pub struct Migrate {
     /// Report what would be done, and change nothing.
     #[serde(default)]
     pub dry_run: bool,
-    /// The version that the person saw, as in every act.
+    /// The version that the person saw, as in every action.
     #[schemars(range(max = 9_007_199_254_740_991_u64))]
     #[serde(default, deserialize_with = "whole_number::optional")]
     pub if_version: Option<u64>,
@@ -129,7 +129,7 @@ impl Operator {
         }
         let now = self.known(id).await?;
         let is_waiting = now.migration.as_ref().is_some_and(|migration| migration.to == to);
-        // For example, the order may have been cancelled since the act.
+        // For example, the order may have been cancelled since the action.
         if !is_waiting && now.workflow_hash != to {
             let said =
                 now.log.iter().rev().find(|entry| entry.1 == Kind::NotMigrated).and_then(|entry| entry.4.as_deref());

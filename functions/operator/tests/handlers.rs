@@ -56,7 +56,7 @@ async fn of_many_operators_who_saw_the_same_version_one_acts() {
     assert_eq!(count(&|body| body["code"] == "order_moved" || body["outcome"] == "repeated"), names.len() - 1);
 }
 
-// B9: every act by its route, in a state that allows it.
+// B9: every action by its route, in a state that allows it.
 #[tokio::test]
 async fn each_act_has_a_route_and_changes_the_order() {
     let world = World::new().await;
@@ -258,7 +258,7 @@ async fn an_unreadable_record_hides_no_other() {
     assert_eq!((&overview["waiting"]["count"], &overview["paused"]["count"]), (&json!(2), &json!(1)), "{overview}");
     for (answer, what) in [
         (world.call("GET", &format!("/details/{b}"), Value::Null).await, "details"),
-        (world.act(&b, "resubmit", json!({})).await, "an act"),
+        (world.act(&b, "resubmit", json!({})).await, "an action"),
         (world.call("GET", &format!("/details/{lost}"), Value::Null).await, "details without a definition"),
     ] {
         assert_eq!((answer.0, &answer.1["code"]), (500, &json!("unreadable")), "{what}: {}", answer.1);

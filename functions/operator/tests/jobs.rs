@@ -124,7 +124,7 @@ async fn a_job_drains_its_orders_at_its_rate_whatever_dies() {
         assert!(spent < PATIENCE, "a job without an end");
         let life = Duration::from_millis(random.u64(20..(count as u64 / 40 * 1000 / 4).max(1000)));
         let begun = Instant::now();
-        // Dropped wherever it is: in the middle of a request, of a chunk, between an act and its result.
+        // Dropped wherever it is: in the middle of a request, of a chunk, between an action and its result.
         let returned = timeout(life, work(&world)).await.is_ok();
         spent += begun.elapsed();
         if matches!(state(&world, &id).await.as_deref(), Some("done" | "aborted")) {
@@ -296,7 +296,7 @@ async fn an_order_that_is_listed_twice_is_acted_on_once() {
     assert_eq!(acts(&world, &order, Kind::Resubmitted).await, 1);
 }
 
-// M4: an order that others changed so often since then that its history may have lost the act is left to a person.
+// M4: an order that others changed so often since then that its history may have lost the action is left to a person.
 #[tokio::test(start_paused = true)]
 async fn what_no_history_tells_is_left_to_a_person() {
     let world = World::new().await;
@@ -372,7 +372,7 @@ async fn what_cannot_be_read_and_what_has_changed_is_left_alone() {
     world.later(10);
     let late = world.in_error("late", "acme").await;
     let worker = Worker::new(&world.operator.engine, LIFE);
-    // The first act takes place at once, the others wait for their second.
+    // The first action takes place at once, the others wait for their second.
     assert!(timeout(Duration::from_millis(500), worker.work(None)).await.is_err());
     let results = outcomes(&world, &id).await;
     assert_eq!(results.len(), 4, "not the late one: {results:?}");
@@ -459,14 +459,14 @@ async fn a_job_is_paused_resumed_and_aborted() {
     worker.work(None).await.unwrap();
     let ended = job(&world, &id).await;
     assert_eq!((&ended["state"], &ended["why"]), (&json!("aborted"), &json!("bob: the bank asks")));
-    assert_eq!(ended["counts"]["good"].as_u64().unwrap() as usize, done().await, "each act has its result: {ended}");
+    assert_eq!(ended["counts"]["good"].as_u64().unwrap() as usize, done().await, "each action has its result: {ended}");
     assert_eq!(control("resume").await.0, 409);
     let notes: Vec<&str> =
         ended["notes"].as_array().unwrap().iter().map(|note| note["what"].as_str().unwrap()).collect();
     assert_eq!(notes, ["pause", "resume", "abort"]);
 
     worker.release().await;
-    // Acts that fail: nothing of these can be resubmitted.
+    // Actions that fail: nothing of these can be resubmitted.
     let mut open = Vec::new();
     for n in 0..20 {
         open.push(world.submit(&format!("open{n}"), "acme").await);
@@ -475,7 +475,7 @@ async fn a_job_is_paused_resumed_and_aborted() {
     let id = start(&world, "failing", failing).await;
     work(&world).await;
     let ended = job(&world, &id).await;
-    assert_eq!((&ended["state"], &ended["why"]), (&json!("aborted"), &json!("3 acts failed")), "{ended}");
+    assert_eq!((&ended["state"], &ended["why"]), (&json!("aborted"), &json!("3 actions failed")), "{ended}");
     assert_eq!(ended["counts"], json!({"good": 0, "failed": 3, "left_alone": 0}));
 }
 

@@ -1,4 +1,4 @@
-//! Goal: one act of a person restores an order whose record cannot be read; nothing is done twice, and no readable
+//! Goal: one action of a person restores an order whose record cannot be read; nothing is done twice, and no readable
 //! record is overwritten. Method: records are damaged under the real handlers, store and engine; queues and bus show
 //! what was sent. // B9
 
@@ -43,7 +43,7 @@ fn parsed(text: &str) -> Value {
     serde_json::from_str(text).unwrap()
 }
 
-// From the alert to the end of the order, by the command that the alert names and the act.
+// From the alert to the end of the order, by the command that the alert names and the action.
 #[tokio::test]
 async fn a_damaged_record_is_shown_and_mended_and_its_order_ends_with_nothing_done_twice() {
     let world = World::new().await;
@@ -83,7 +83,7 @@ async fn a_damaged_record_is_shown_and_mended_and_its_order_ends_with_nothing_do
         ("resumed", Some("ann: the record was mended: a disk went bad"))
     );
     assert_eq!(world.record(&id).await.get("why"), None);
-    // The answer was lost, and the person repeats the act.
+    // The answer was lost, and the person repeats the action.
     let (status, body) = world.mend(&id, &record["seen"], &parsed(&good), "a disk went bad").await;
     assert_eq!((status, &body["outcome"], &body["version"]), (200, &json!("repeated"), &json!(version + 1)), "{body}");
 
@@ -211,7 +211,7 @@ async fn only_the_record_that_was_seen_is_mended_and_only_while_it_cannot_be_rea
         "{problem}"
     );
     assert_eq!(world.text(&id).await, "{}");
-    // The same between the read and the write of the act itself.
+    // The same between the read and the write of the action itself.
     let store = &world.operator.engine.store;
     let raw = store.raw(&id).await.unwrap().unwrap();
     let mut task = raw.with_text(&good.to_string()).unwrap();

@@ -45,7 +45,7 @@ async fn an_order_is_moved_and_a_dry_run_says_what_that_means() {
     let task = world.task(&id).await;
     assert_eq!((task.workflow_hash.0.as_str(), task.process_state()), (b.as_str(), ProcessState::Pending));
     assert_eq!(done["version"], task.version);
-    // The answer was lost, and the person repeats the act.
+    // The answer was lost, and the person repeats the action.
     let again = migrate(&world, &id, &b, json!({"resubmit": true, "if_version": before.version})).await;
     assert_eq!(again.1["outcome"], "repeated", "{again:?}");
     let history = world.get(&format!("/details/{id}")).await["history"].clone();

@@ -100,7 +100,7 @@ async fn what_waits_is_listed_oldest_first() {
     }
 }
 
-// B9: of the orders that wait, a bulk act takes those whose step it names; without a name it ends no wait.
+// B9: of the orders that wait, a bulk action takes those whose step it names; without a name it ends no wait.
 #[tokio::test(start_paused = true)]
 async fn a_bulk_act_on_waits_names_the_step() {
     let world = World::new().await;

@@ -1,7 +1,7 @@
 //! Works on [jobs](shared::job): lists their orders, acts on them at their rate, and records the results.
 //!
 //! It has a separate lease, so that sweeps and jobs do not hold each other up. The lease only saves work. A job's
-//! record is written under its version, and each act names its order's version, so two workers do nothing twice.
+//! record is written under its version, and each action names its order's version, so two workers do nothing twice.
 
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
@@ -26,11 +26,11 @@ pub use stepwarden_aws::config::JOB_LEASE as LEASE;
 pub const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// A worker begins no chunk that would take longer than this beyond its time.
 const CHUNK: Duration = Duration::from_secs(1);
-/// Acts of a job in progress at once.
+/// Actions of a job in progress at once.
 const AT_ONCE: usize = 16;
 /// How much lost time a job makes up for. A slow store must not cause a burst at a service.
 const CATCH_UP: Duration = Duration::from_millis(250);
-/// Tries of an act on an order that changes meanwhile, or whose store or queue fails.
+/// Tries of an action on an order that changes meanwhile, or whose store or queue fails.
 const TRIES: usize = 5;
 /// Most pages of the index that are read for one page of a job.
 const READS: usize = 10;
@@ -202,7 +202,7 @@ impl<'a> Worker<'a> {
             unreadable @ (Ok(None) | Err(Error::Corrupt { .. })) => {
                 tracing::warn!(job = %job.id, page = job.page, ?unreadable, "a page of a job cannot be read");
                 let why =
-                    format!("page {} of its orders cannot be read; acts on them may have been recorded", job.page);
+                    format!("page {} of its orders cannot be read; actions on them may have been recorded", job.page);
                 store.save_job(&job.give_up(&why, now), job.version, None).await?;
                 return Ok(());
             }
@@ -286,7 +286,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Acts on the orders of its chunk and notes the results. During an abort it begins nothing and only finds out what
+    /// Actions on the orders of its chunk and notes the results. During an abort it begins nothing and only finds out what
     /// was done. Returns whether every order that needs a result has one, which fails if time runs out.
     async fn act(&self, job: &Job, page: &mut Page, pace: &mut Pace, until: Option<Instant>) -> bool {
         let Some(chunk) = &job.chunk else { return true };
@@ -359,7 +359,7 @@ impl<'a> Worker<'a> {
                     });
                     match self.judge(job, item, read).await {
                         Ok(Judged::Act(task)) if is_known => act.seen = Some(task.version),
-                        // Its history may no longer show this act.
+                        // Its history may no longer show this action.
                         Ok(Judged::Act(_)) => return Some(told(item, operator::Outcome::Moved { version: seen })),
                         Ok(Judged::Known(item)) => return Some(item),
                         Err(error) => return Some(failure(&item.clone(), &error)),
@@ -396,7 +396,7 @@ fn told(item: &Item, outcome: operator::Outcome) -> Item {
         operator::Outcome::Repeated(version) => item.with(Outcome::Repeated, Some(version), None),
         operator::Outcome::NotAllowed { why } => item.with(Outcome::NotAllowed, None, Some(why.to_string())),
         operator::Outcome::Moved { version } => {
-            let why = "the order changed while the act was tried; look at it before you repeat the act";
+            let why = "the order changed while the action was tried; look at it before you repeat the action";
             item.with(Outcome::Moved, Some(version), Some(why.into()))
         }
         operator::Outcome::NotFound => item.with(Outcome::NotFound, None, None),
@@ -408,7 +408,7 @@ fn failure(item: &Item, error: &Error) -> Item {
         Error::Corrupt { .. } => item.with(Outcome::Unreadable, None, Some(error.to_string())),
         Error::TooLarge { .. } => item.with(Outcome::NotAllowed, None, Some(error.to_string())),
         Error::Unavailable { .. } => {
-            let why = format!("{error}; the act may have been recorded");
+            let why = format!("{error}; the action may have been recorded");
             item.with(Outcome::Unavailable, None, Some(why))
         }
     }

@@ -316,7 +316,7 @@ async fn export(One { id, at }: One) -> Result<()> {
 /// `input` is printed as it came, because JSON has its own escapes.
 fn details(Details { order, history, acts, .. }: &Details, input: &Value) -> String {
     let mut out = show::order(order, Timestamp::now());
-    let _ = write!(out, "\ninput\n  {input}\n\npossible acts\n");
+    let _ = write!(out, "\ninput\n  {input}\n\npossible actions\n");
     for act in acts {
         let steps = format!("--step {}", act.steps.join(" | "));
         let detail = if act.steps.is_empty() { act.why.as_deref().unwrap_or_default() } else { &steps };

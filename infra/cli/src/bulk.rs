@@ -182,7 +182,7 @@ fn list(Rows { jobs, unreadable, next }: Rows) -> String {
     };
     let rows: Vec<_> = jobs.iter().map(row).collect();
     let unreadable: String = unreadable.iter().map(|id| format!("unreadable {id}\n")).collect();
-    let header = ["started", "job", "state", "act and orders", "done", "failed"];
+    let header = ["started", "job", "state", "action and orders", "done", "failed"];
     show::page("no jobs found", header, &rows, &unreadable, next)
 }
 

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::time::Duration;
 use stepwarden_local::data_folder::{is_here, kept_token};
 
-/// Longest wait for one answer: a long poll takes 20 s, as a call of many acts does.
+/// Longest wait for one answer: a long poll takes 20 s, as a call of many actions does.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A client of one system.

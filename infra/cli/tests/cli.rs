@@ -138,7 +138,7 @@ fn an_order_is_submitted_followed_and_shown() {
     assert_eq!((&order["order_id"], &order["state"]), (&json!(id), &json!("Processed")));
     case.shows(0, &["get", &id], &[" ago)"]);
     assert_eq!(case.json(0, &["get", &id])["state"], "Processed");
-    let words = ["charge", "possible acts", "undo       yes", "resubmit   no", "+0.0 s"];
+    let words = ["charge", "possible actions", "undo       yes", "resubmit   no", "+0.0 s"];
     case.shows(0, &["show", &id, "--full"], &words);
     assert!(case.json(0, &["get", &id, "--full"])["plan"].is_array());
     case.shows(0, &["history", &id], &["charge"]);
@@ -206,7 +206,7 @@ fn the_verbs_find_the_system_of_their_folder_also_if_it_is_in_memory() {
     assert!(!dir.path().join(".stepwarden/tables.db").exists(), "no data is kept");
 }
 
-// The exit codes 3, 4 and 5 of `watch`, and the acts that put an order right.
+// The exit codes 3, 4 and 5 of `watch`, and the actions that put an order right.
 #[test]
 fn watch_ends_with_a_code_for_each_end() {
     let case = Case::new();
@@ -263,7 +263,7 @@ fn watch_ends_with_a_code_for_each_end() {
     case.shows(0, &[&["resubmit", &stopped], &why[..]].concat(), &["accepted", &watch]);
     let line = case.says(3, &[&["undo", &stopped, "--wait", "--json"], &why[..]].concat());
     assert_eq!(serde_json::from_str::<Value>(line.lines().last().unwrap()).unwrap()["state"], "Undone");
-    // The act is refused, because the order has ended.
+    // The action is refused, because the order has ended.
     let late = ["resubmit", &open, "--by", "ann", "--reason", "too late"];
     case.fails(1, &late, &["409", "not_allowed", "/problems/not_allowed"]);
     case.fails(2, &["bulk", "cancel", "--by", "ann", "--reason", "all of them"], &["filter", "add a condition"]);
@@ -540,7 +540,7 @@ fn an_exported_order_is_replayed() {
     std::fs::write(case.dir.path().join("new.toml"), new).unwrap();
     let words = ["with this file the order reaches Undone", "another one"];
     case.shows(0, &[&["simulate", "new.toml"], &replay[1..]].concat(), &words);
-    // A person's act is part of the history.
+    // A person's action is part of the history.
     let by = ["--output", "{}", "--wait", "--by", "ann", "--reason", "paid in cash"];
     case.says(0, &[&["mark-done", &stopped], &by[..]].concat());
     export(&stopped);

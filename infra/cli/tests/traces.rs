@@ -193,10 +193,10 @@ async fn an_order_is_one_trace_and_holds_nothing_of_it() {
     };
     assert!(sweeps.iter().any(|sweep| sent(sweep, 3)), "{sweeps:#?}");
 
-    // A person's act is in that person's trace.
+    // A person's action is in that person's trace.
     let own = check(&all, &stopped, 4);
     let submit = own.iter().find(|span| span.kind == SpanKind::Server).unwrap();
-    let act = all.iter().find(|span| span.trace == trace(5)).expect("the act");
+    let act = all.iter().find(|span| span.trace == trace(5)).expect("the action");
     assert_eq!((act.name.as_str(), act.get("act")), ("POST /orders/{order_id}/actions/{action}", "mark-done"));
     assert_eq!((act.parent.as_str(), act.get("task.id")), (ABOVE, stopped.as_str()));
     assert_eq!(act.links, [(trace(4), submit.id.clone())]);

@@ -95,7 +95,7 @@ impl Access {
             (None, None) => random()?,
         };
         let Scopes { orders, operator, workflows, erasure, .. } = Scopes::default();
-        // No `sub`: the token stands for anyone at this machine, so the body of an act names the person.
+        // No `sub`: the token stands for anyone at this machine, so the body of an action names the person.
         let scopes = [orders, operator, workflows, erasure].join(" ");
         let claims = [(TENANT_CLAIM, DEFAULT_TENANT.to_owned()), ("scope", scopes)];
         let mut access = Self { known: Vec::new(), rate: options.rate, submitted: Mutex::default() };

@@ -103,7 +103,7 @@ impl Leadership {
         self.0.cancel.clone()
     }
 
-    /// Why the work must stop; `None` while it may continue. Called before an act, it also detects, by the clock, a
+    /// Why the work must stop; `None` while it may continue. Called before an action, it also detects, by the clock, a
     /// lease that ended while this process was frozen.
     #[must_use]
     pub fn cause(&self) -> Option<Cause> {

@@ -1,5 +1,5 @@
 //! Goal: one leader at a time among processes that are killed at random. Method: five contenders, each a separate
-//! process, over one lease table that this process serves over loopback HTTP. They act as fast as they can. Every act
+//! process, over one lease table that this process serves over loopback HTTP. They act as fast as they can. Every action
 //! writes the leader's token into one shared item, on condition that it has no newer token, and into an item of the
 //! contender. Any of them is killed by SIGKILL and replaced. `SEED` replays the victims, `CONTENDERS_FOR_S` runs
 //! longer.

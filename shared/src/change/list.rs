@@ -148,7 +148,7 @@ fn inputs(
     wanted.map(input).collect()
 }
 
-/// Whether one act gave items of step `index` these inputs.
+/// Whether one action gave items of step `index` these inputs.
 pub(crate) fn has_given(task: &Task, index: usize, inputs: &BTreeMap<usize, Value>, turn: &Turn<'_>) -> bool {
     let Some(items) = items(task, index) else { return false };
     let mut of_act = inputs.keys().map(|item| items.given(*item));

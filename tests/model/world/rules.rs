@@ -30,7 +30,7 @@ impl World {
         }
         let looks_same = (old.phase, unbeaten(old, &self.workflow)) == (new.phase, unbeaten(new, &self.workflow));
         if new.is_as_seen(old.version) && !looks_same {
-            return Some("an act counts on the order that its operator saw, and on no other");
+            return Some("an action counts on the order that its operator saw, and on no other");
         }
         let is_look = looks_same && old.steps != new.steps && old.events == new.events && new.acted_at != new.version;
         if is_look && !new.is_as_seen(old.version) {

@@ -144,7 +144,7 @@ classes! {
 }
 
 impl Class {
-    /// Whether it is a person's act or a part of the workload rather than a fault of the platform.
+    /// Whether it is a person's action or a part of the workload rather than a fault of the platform.
     pub fn is_act(self) -> bool {
         self >= Self::Cancel
     }

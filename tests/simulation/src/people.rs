@@ -184,7 +184,7 @@ fn act(what: &What, seen: Option<u64>) -> Act {
     Act { what: what.clone(), by: "somebody".into(), reason: "a test".into(), seen }
 }
 
-/// The names of all acts, for counting.
+/// The names of all actions, for counting.
 pub const ACTS: [&str; 14] = [
     "resubmit",
     "resubmit with another input",
@@ -218,12 +218,12 @@ fn name(what: &What) -> &'static str {
     }
 }
 
-/// Asks for an act until its outcome is known.
+/// Asks for an action until its outcome is known.
 async fn ask(world: &World, id: &Id, what: What, seen: Option<u64>) -> Outcome {
     let label = world.label(id).to_owned();
     loop {
         let mut all = operate(world, |answer| Knock::Act(vec![(id.clone(), act(&what, seen))], answer)).await;
-        let outcome = all.pop().expect("one outcome for one act");
+        let outcome = all.pop().expect("one outcome for one action");
         world.trace(format_args!("somebody asks for {what:?} of {label}: {outcome:?}"));
         if let Ok(Outcome::Applied(_)) = outcome {
             world.count_act(name(&what));
@@ -522,7 +522,7 @@ fn way_out(world: &World, task: &Task, way: Class, number: usize) -> Option<What
     }
 }
 
-/// Acts on all orders at once, each at the version that the person saw.
+/// Actions on all orders at once, each at the version that the person saw.
 pub(crate) async fn act_in_bulk(world: Arc<World>, ids: Vec<Id>) {
     let _busy = Busy::new(&world);
     let Some(mut draw) = world.fires(Class::Bulk, "all") else { return };
@@ -548,7 +548,7 @@ pub(crate) async fn act_in_bulk(world: Arc<World>, ids: Vec<Id>) {
         world.count_act("in bulk");
     }
     if outcomes.len() != seen.len() {
-        world.wrong(Rule::Accepted, None, format!("{} answers to {} acts", outcomes.len(), seen.len()));
+        world.wrong(Rule::Accepted, None, format!("{} answers to {} actions", outcomes.len(), seen.len()));
     }
     if what == What::Pause {
         wait_ms(draw.between(100, 15_000)).await;

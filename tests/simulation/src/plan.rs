@@ -266,7 +266,7 @@ impl Plan {
         std_of(self.skew)
     }
 
-    /// When the faults end, in milliseconds: no person starts an act later.
+    /// When the faults end, in milliseconds: no person starts an action later.
     pub(crate) fn faults_end_ms(&self) -> u64 {
         u64::try_from(self.faults_end.as_millis()).unwrap_or(u64::MAX / 2)
     }

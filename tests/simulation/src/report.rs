@@ -256,13 +256,13 @@ impl fmt::Display for Report {
             let added = seconds(added.unsigned_abs());
             writeln!(f, "costliest fault: {class}; orders took {added} longer in runs with it than without")?;
         }
-        writeln!(f, "faults and acts")?;
+        writeln!(f, "faults and actions")?;
         for harm in &self.harm {
             let added = harm.added_ms.map_or_else(String::new, |ms| format!("{:+.1} s", ms as f64 / 1000.0));
             writeln!(f, "  {:<22} {:>8} times in {:>6} runs  {added:>9}", harm.class.name(), harm.times, harm.runs)?;
         }
         let acts: Vec<String> = self.acts.iter().map(|(name, times)| format!("{name} {times}")).collect();
-        writeln!(f, "acts that changed something: {}", acts.join(", "))?;
+        writeln!(f, "actions that changed something: {}", acts.join(", "))?;
         if self.messenger_runs > 0 {
             let met: Vec<String> = self.met.iter().map(|(name, times)| format!("{name} {times}")).collect();
             writeln!(f, "faults that the adapters met: {}", met.join(", "))?;

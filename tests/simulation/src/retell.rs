@@ -1,4 +1,4 @@
-//! An order that is played again: its replies, its events and the acts of people as its record has them.
+//! An order that is played again: its replies, its events and the actions of people as its record has them.
 //!
 //! A reply is sent as it was recorded, because the record keeps what was kept of an answer and not the answer itself. Without
 //! faults the order has its own id, tenant and time, so that everything that is computed from these is the same.
@@ -29,7 +29,7 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
-/// How long an act is repeated that is refused: the order may be behind.
+/// How long an action is repeated that is refused: the order may be behind.
 const PATIENCE: Duration = Duration::from_secs(600);
 
 /// What is known of an order that is played again, and of those that it started.
@@ -39,7 +39,7 @@ pub struct Retold {
     pub first: Box<Task>,
     /// By name, as in [`Script::answers`]: what each attempt got. After the last one, that repeats.
     pub answers: BTreeMap<String, Vec<Heard>>,
-    /// The events and acts, in their order.
+    /// The events and actions, in their order.
     pub tellings: Vec<Telling>,
     /// How long it takes, to the last change.
     pub lasts: Duration,
@@ -80,7 +80,7 @@ pub struct Telling {
     pub tell: Tell,
 }
 
-/// An event, a callback, or an act.
+/// An event, a callback, or an action.
 #[derive(Clone, Debug)]
 pub enum Tell {
     /// An event, or a callback under the name of its step.
@@ -213,7 +213,7 @@ async fn tell(world: Arc<World>, begun: Instant, all: Vec<(usize, Telling)>) {
     }
 }
 
-/// Asks for an act until it is done, or for some time.
+/// Asks for an action until it is done, or for some time.
 async fn ask(world: &World, order: &Id, act: &Act, look: Duration) -> String {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -250,7 +250,7 @@ impl World {
             Heard { at: None, took: Duration::ZERO, word: Some(Word::of(Outcome::Done { output: Value::Null })) };
         let heard = retold.answers.get(&name).and_then(|all| all.get(number).or(all.last())).unwrap_or(&of_any);
         let left = std_of(until(self.time(), request.complete_by));
-        // At its own time, so that it keeps its place among events and acts.
+        // At its own time, so that it keeps its place among events and actions.
         let begun_for = self.began.elapsed().saturating_sub(Duration::from_millis(1));
         let own = heard.at.filter(|_| is_calm).map(|at| at.saturating_sub(begun_for));
         let wait = own.filter(|wait| *wait < left || request.heartbeat.is_some()).unwrap_or(heard.took);

@@ -491,7 +491,7 @@ impl World {
         lock(&self.services).by_hand(id, step, (direction, round), &mut self.history().effects)
     }
 
-    /// Counts an act of a person that changed something.
+    /// Counts an action of a person that changed something.
     pub(crate) fn count_act(&self, name: &'static str) {
         *lock(&self.acts).entry(name).or_default() += 1;
     }

@@ -3,7 +3,7 @@
 //! Every span of an order is a child of one span, that of the submission. The `traceparent` that is kept with the order
 //! names this span, so that an order is one trace, however long it takes. A message also carries the context of the
 //! span that sent it, as the attribute [`ATTRIBUTE`](crate::batch::ATTRIBUTE); the span that handles the message links
-//! to its sender. A sweep or an operator's act, which may change many orders, has a separate trace with a link to each
+//! to its sender. A sweep or an operator's action, which may change many orders, has a separate trace with a link to each
 //! of them.
 //!
 //! `docs/telemetry.md` lists spans and attributes. They contain names and numbers, but nothing submitted or returned.

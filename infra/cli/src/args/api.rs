@@ -129,7 +129,7 @@ pub struct By {
     /// Operator's name; ignored if the token or your AWS identity names one [default: your user name on this machine]
     #[arg(long)]
     pub by: Option<String>,
-    /// Reason for the act; the order's history keeps the reason of an act on one order
+    /// Reason for the action; the order's history keeps the reason of an action on one order
     #[arg(long)]
     pub reason: String,
 }
@@ -148,7 +148,7 @@ impl By {
         self.by.clone().or_else(|| named("USER")).or_else(|| named("LOGNAME")).or_else(asked)
     }
 
-    /// The body of an act: name, reason, and the fields of `more` that are not `null`.
+    /// The body of an action: name, reason, and the fields of `more` that are not `null`.
     #[must_use]
     pub fn body(&self, more: Value) -> Value {
         let mut body = serde_json::json!({"by": self.name(), "reason": self.reason});
@@ -184,7 +184,7 @@ pub struct One {
 pub struct Get {
     /// The order's id
     pub id: String,
-    /// Also show the input, the history and the acts that are possible now; needs the operator's scope
+    /// Also show the input, the history and the actions that are possible now; needs the operator's scope
     #[arg(long)]
     pub full: bool,
     /// Print only the stored record, even if it cannot be read; needs the operator's scope
@@ -333,10 +333,10 @@ pub struct Filter {
     pub to: Option<String>,
 }
 
-/// One act on many orders.
+/// One action on many orders.
 #[derive(clap::Args)]
 pub struct Bulk {
-    /// The act to perform
+    /// The action to perform
     #[arg(value_parser = operator::jobs::ACTS)]
     pub action: String,
     #[command(flatten)]
@@ -359,7 +359,7 @@ pub struct Bulk {
     /// Act on at most this many orders, up to 100000 [default: 100, or all of --ids]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000))]
     pub limit: Option<u64>,
-    /// Acts per second, 1 to 100
+    /// Actions per second, 1 to 100
     #[arg(long, default_value_t = 10, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100))]
     pub rate: u64,
     /// Stop after this many failures
@@ -425,7 +425,7 @@ pub enum JobVerb {
         #[command(flatten)]
         at: At,
     },
-    /// Pause a job: within about a second, it stops starting new acts
+    /// Pause a job: within about a second, it stops starting new actions
     Pause(JobWhy),
     /// Resume a paused job
     Resume(JobWhy),
@@ -503,14 +503,14 @@ pub struct List {
     pub at: At,
 }
 
-/// An act on one order.
+/// An action on one order.
 #[derive(clap::Args)]
 pub struct Act {
     /// The order's id
     pub id: String,
     #[command(flatten)]
     pub by: By,
-    /// Name of the step; needed only if the act could apply to several
+    /// Name of the step; needed only if the action could apply to several
     #[arg(long)]
     pub step: Option<String>,
     /// For resubmit: JSON input that replaces the order's input for that step
@@ -537,7 +537,7 @@ pub struct Act {
     pub at: At,
 }
 
-/// An act on an agent.
+/// An action on an agent.
 #[derive(clap::Args)]
 pub struct AgentAct {
     /// The agent's name

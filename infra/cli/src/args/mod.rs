@@ -137,7 +137,7 @@ pub enum Command {
     /// Show an order's current state
     #[command(
         visible_alias = "show",
-        after_help = "Examples:\n  stepwarden get ORDER_ID\n  stepwarden get ORDER_ID --full    with input, history and the acts that are possible now\n  stepwarden get ORDER_ID --raw > record.json    the stored record, to mend it"
+        after_help = "Examples:\n  stepwarden get ORDER_ID\n  stepwarden get ORDER_ID --full    with input, history and the actions that are possible now\n  stepwarden get ORDER_ID --raw > record.json    the stored record, to mend it"
     )]
     Get(Get),
     /// Show what happened to an order
@@ -176,10 +176,10 @@ pub enum Command {
         after_help = "Examples:\n  stepwarden dlq\n  stepwarden dlq redrive scheduler --dry-run --reason \"checking\"\n  stepwarden dlq redrive scheduler --limit 50 --reason \"the function is fixed\""
     )]
     Dlq(Dlq),
-    /// Perform one act on many orders at a limited rate, and print a line for each
+    /// Perform one action on many orders at a limited rate, and print a line for each
     ///
     /// Starts a job in the system and follows it. The job continues if this command ends; `jobs follow` follows it
-    /// again. At least one filter or --ids is required. The exit code is 1 if the act failed for any order.
+    /// again. At least one filter or --ids is required. The exit code is 1 if the action failed for any order.
     #[command(
         after_help = "Examples:\n  stepwarden bulk resubmit --state Error --agent payment --reason \"the bank is back\" --dry-run\n  stepwarden bulk cancel --workflow order --to 2026-11-01T00:00:00Z --limit 500 --rate 50 --reason \"too old\""
     )]
@@ -192,7 +192,7 @@ pub enum Command {
     /// Continue an order in Error from its failed steps
     ///
     /// Every failed step gets all its attempts again; finished steps stay finished. If an undo failed, resubmit retries that
-    /// undo and continues to undo the order; the order never continues forward. The answer only says that the act was
+    /// undo and continues to undo the order; the order never continues forward. The answer only says that the action was
     /// accepted; --wait shows the outcome.
     #[command(
         after_help = "Examples:\n  stepwarden resubmit ORDER_ID --reason \"the bank is back\" --wait\n  stepwarden resubmit ORDER_ID --reason \"the bank is back\"\n  stepwarden resubmit ORDER_ID --step charge --input '{\"amount\": 5}' --reason \"the amount was wrong\"\n  stepwarden resubmit ORDER_ID --item '17={\"sku\": \"s4\"}' --reason \"the row was wrong\"\n  stepwarden resubmit ORDER_ID --to latest --reason \"the workflow file is corrected\""

@@ -1,4 +1,4 @@
-//! What an export has of the answers, the events and the acts.
+//! What an export has of the answers, the events and the actions.
 
 use super::export::{Export, path};
 use serde_json::{Map, Value};
@@ -295,7 +295,7 @@ fn acts(one: &Export, time: &dyn Fn(i64) -> Duration, told: &mut Told, notes: &m
             continue;
         }
         let step = index.and_then(|index| names.get(usize::from(index))).map(|name| (*name).to_owned());
-        // The record adds to a reason what the act was about.
+        // The record adds to a reason what the action was about.
         let (mut reason, about) = match said.rsplit_once(" (") {
             Some((reason, about)) => (reason, about.strip_suffix(')').unwrap_or_default()),
             None => (said, ""),
