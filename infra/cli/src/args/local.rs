@@ -196,7 +196,7 @@ pub struct Bench {
     /// Items of the list, 1 to 10,000
     #[arg(long, default_value_t = 2000, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=MAX_ITEMS as u64))]
     pub items: u64,
-    /// Orders in the latency run, one at a time
+    /// Number of orders in the latency run, which runs them one at a time
     #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..))]
     pub single: u64,
     /// Maximum number of orders in flight

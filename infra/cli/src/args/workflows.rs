@@ -13,7 +13,7 @@ pub enum Workflows {
         after_help = "Examples:\n  stepwarden workflows show order\n  stepwarden workflows show order HASH > order.toml"
     )]
     Show(Show),
-    /// Check workflow files on this machine; needs no system
+    /// Check workflow files on this machine; no running or deployed system is needed
     Check(Check),
     /// Explain in words what a workflow does: its steps, what they wait for, and how an order can end
     #[command(
