@@ -22,8 +22,8 @@ pub struct At {
     /// Token for the API [default: the token in .stepwarden/token, if the API is on this machine]
     #[arg(long, env = "STEPWARDEN_TOKEN", hide_env_values = true)]
     pub token: Option<String>,
-    /// Name of the system's stack on AWS, from which this command finds the URL. Calls are signed with your AWS
-    /// credentials unless there is a token
+    /// Name of the deployment's CloudFormation stack, whose outputs contain the URL; takes precedence over --url. Calls
+    /// are signed with your AWS credentials unless there is a token
     #[arg(long, env = "STEPWARDEN_STACK", value_name = "NAME")]
     pub stack: Option<String>,
     /// AWS profile whose credentials sign calls [default: the one that the AWS CLI would use]
@@ -88,7 +88,7 @@ pub struct Submit {
     /// Idempotency key: submitting the same order again under the same key creates no second order [default: a new key]
     #[arg(long)]
     pub key: Option<String>,
-    /// Registered name of the queue that receives the order's notices
+    /// Name of the registered queue that receives the notices about the order
     #[arg(long, value_name = "NAME")]
     pub reply_queue: Option<String>,
     /// Priority of the order
@@ -116,7 +116,7 @@ pub struct Event {
     /// Idempotency key: sending the same event again under the same key changes nothing [default: a new key]
     #[arg(long)]
     pub key: Option<String>,
-    /// Sender of the event on a local system; on AWS it is the caller's identity
+    /// Sender of the event, on a local system only; on AWS, the sender is the caller's identity
     #[arg(long, value_name = "NAME")]
     pub by: Option<String>,
     #[command(flatten)]
@@ -126,10 +126,10 @@ pub struct Event {
 /// The operator's name and reason.
 #[derive(clap::Args, Clone)]
 pub struct By {
-    /// Operator's name; ignored if the token or your AWS identity names one [default: your user name on this machine]
+    /// Your name; ignored if your token or AWS identity contains one [default: your user name on this machine]
     #[arg(long)]
     pub by: Option<String>,
-    /// Reason for the action; the order's history keeps the reason of an action on one order
+    /// Why you do this; recorded together with your name
     #[arg(long)]
     pub reason: String,
 }
@@ -193,15 +193,14 @@ pub struct Get {
     /// Print only what this step returned, as JSON
     #[arg(long, value_name = "STEP", conflicts_with_all = ["full", "raw"])]
     pub output: Option<String>,
-    /// Print the items of a step's list that are in this state, with their orders, 100 at a time; needs the operator's
-    /// scope
+    /// Print the items in this state from a step's list, each with its order, 100 at a time; needs the operator's scope
     #[arg(long, value_name = "STATE", conflicts_with_all = ["full", "raw", "output"])]
     #[arg(value_parser = ["all", "to_do", "open", "done", "failed", "undone", "stuck"])]
     pub items: Option<String>,
     /// The step whose list to show; needed only if several steps of the order have lists
     #[arg(long, requires = "items")]
     pub step: Option<String>,
-    /// Continue `--items` where the last page ended
+    /// Cursor printed with the previous page of --items
     #[arg(long, value_name = "N", requires = "items")]
     pub cursor: Option<usize>,
     #[command(flatten)]
@@ -229,8 +228,8 @@ pub struct Mend {
 pub struct Migrate {
     /// The order's id
     pub id: String,
-    /// Hash of the definition, or `latest` for the one that new orders of the workflow get; the hash of the order's
-    /// current definition withdraws a migration that is still waiting
+    /// Hash of the new definition, or `latest` for the definition that new orders get. To withdraw a waiting migration,
+    /// give the hash of the definition that the order has
     #[arg(long, value_name = "HASH")]
     pub to: String,
     /// Show what would be done, and change nothing
@@ -250,13 +249,13 @@ pub struct Migrate {
 pub struct RunAgain {
     /// The order's id
     pub id: String,
-    /// Step from which to run again: this step and all steps that come after it; repeatable
+    /// Step to begin with; all steps that come after it run again, too; repeatable
     #[arg(long, value_name = "STEP", required = true)]
     pub from: Vec<String>,
     /// Use new idempotency keys even for steps that were not undone, so that their services do the work a second time
     #[arg(long)]
     pub new_keys: bool,
-    /// Run again even if a step has no undo, so that its earlier effects stay
+    /// Run again even if a step has no undo; its earlier effects then stay
     #[arg(long)]
     pub without_undo: bool,
     /// Show what would be done, and change nothing
@@ -313,7 +312,7 @@ pub struct Filter {
     /// Only this tenant's orders
     #[arg(long)]
     pub tenant: Option<String>,
-    /// Only the orders that this order started; without this option, started orders are left out
+    /// Only the orders that this order started; without this option, all orders that another order started are left out
     #[arg(long, value_name = "ORDER_ID")]
     pub parent: Option<String>,
     /// Only orders with this label
@@ -336,7 +335,7 @@ pub struct Filter {
 /// One action on many orders.
 #[derive(clap::Args)]
 pub struct Bulk {
-    /// The action to perform
+    /// Action to perform
     #[arg(value_parser = operator::jobs::ACTS)]
     pub action: String,
     #[command(flatten)]
@@ -371,13 +370,13 @@ pub struct Bulk {
     /// For mark-done: JSON output that the agent would have returned
     #[arg(long, value_parser = json)]
     pub output: Option<Value>,
-    /// For migrate, and for resubmit to migrate first: hash of the definition, or `latest`; needs --workflow
+    /// For migrate, and for a resubmit that migrates first: hash of the new definition, or `latest`; needs --workflow
     #[arg(long, value_name = "HASH")]
     pub to_definition: Option<String>,
     /// Start the job, print its id, and do not follow it
     #[arg(long)]
     pub detach: bool,
-    /// Idempotency key: starting a job again under the same key finds the first job [default: a new key]
+    /// Idempotency key: repeating the command under the same key starts no second job [default: a new key]
     #[arg(long)]
     pub key: Option<String>,
     #[command(flatten)]
@@ -419,17 +418,17 @@ pub enum JobVerb {
     Results {
         /// The job's id
         id: String,
-        /// Only orders that were not acted on
+        /// Print only the orders on which the action was not performed
         #[arg(long)]
         failed: bool,
         #[command(flatten)]
         at: At,
     },
-    /// Pause a job: within about a second, it stops starting new actions
+    /// Pause a job; after about a second, it begins no more actions
     Pause(JobWhy),
     /// Resume a paused job
     Resume(JobWhy),
-    /// Abort a job: what was done stays done
+    /// Abort a job; what it has already done is not reversed
     Abort(JobWhy),
 }
 
@@ -510,19 +509,19 @@ pub struct Act {
     pub id: String,
     #[command(flatten)]
     pub by: By,
-    /// Name of the step; needed only if the action could apply to several
+    /// Step to act on; needed only if the action could apply to several steps
     #[arg(long)]
     pub step: Option<String>,
-    /// For resubmit: JSON input that replaces the order's input for that step
+    /// For resubmit: JSON input that replaces the order's input for the failed step
     #[arg(long, value_parser = json)]
     pub input: Option<Value>,
-    /// For resubmit: JSON input of a failed item of a list, after the item's number and `=`; repeatable
+    /// For resubmit: new JSON input for the failed item N of a list; repeatable
     #[arg(long = "item", value_name = "N=JSON", value_parser = item, conflicts_with = "input")]
     pub items: Vec<(String, Value)>,
     /// For mark-done: JSON output that the agent would have returned
     #[arg(long, value_parser = json)]
     pub output: Option<Value>,
-    /// For resubmit: first migrate the order to the definition with this hash, or to `latest`
+    /// For resubmit: first migrate the order to the definition with this hash, or to the `latest` one
     #[arg(long, value_name = "HASH", conflicts_with_all = ["step", "input", "items", "output"])]
     pub to: Option<String>,
     /// Act only if the order is still at this version

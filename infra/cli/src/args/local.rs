@@ -25,37 +25,43 @@ const LAST_FIRST: u64 = u64::MAX - MOST_SEEDS;
 /// How a system starts.
 #[derive(clap::Args)]
 pub struct Up {
-    /// Port of the API on 127.0.0.1; the next two ports serve the AWS endpoints and the sample remote services. 0 picks
-    /// free ports
+    /// Port of the API on 127.0.0.1; 0 picks free ports
+    ///
+    /// The next two ports serve the AWS endpoints and the sample remote services.
     #[arg(long, default_value_t = 8080, value_parser = first_of_three)]
     pub port: u16,
     /// Directory for the data
     #[arg(long, default_value = DATA, value_name = "DIR")]
     pub data: PathBuf,
-    /// Keep the data in memory. Token and URL are still written to .stepwarden, where the other commands find them
+    /// Keep the data in memory
+    ///
+    /// The token and the URL are still written to .stepwarden, where the other commands find them.
     #[arg(long, conflicts_with = "data")]
     pub memory: bool,
-    /// Start even if data files are damaged or missing, with the data that is left; keeps a copy of each damaged file
+    /// Start with the data that is left if data files are damaged or missing; keeps a copy of each damaged file
     #[arg(long, conflicts_with = "memory")]
     pub accept_loss: bool,
-    /// What a write survives once it has been answered
+    /// What an acknowledged write survives
     #[arg(long, value_enum, default_value_t = Kept::Power)]
     pub durability: Kept,
-    /// Use the deployed tables and queues that the environment names instead of the embedded ones
+    /// Use a deployment's tables and queues, named in environment variables, instead of the embedded ones
     #[arg(long)]
     pub aws: bool,
-    /// URL of the remote service for an agent or a pool, instead of the sample service; repeatable
+    /// URL that an agent or a pool calls instead of the sample remote service; repeatable
     #[arg(long = "remote", value_name = "NAME=URL", value_parser = remote)]
     pub remotes: Vec<(String, String)>,
-    /// Stand-in for a Lambda function: a URL that receives the event, or a command that reads the event from standard
-    /// input and writes the result to standard output; repeatable
+    /// URL or command that is called instead of a Lambda function; repeatable
+    ///
+    /// The URL receives the event. The command reads the event from standard input and writes the result to standard
+    /// output.
     #[arg(long = "lambda", value_name = "NAME=URL|COMMAND", value_parser = target)]
     pub functions: Vec<(String, Target)>,
-    /// Value that replaces the one in a workflow file's `config`, as JSON or as plain text; repeatable
+    /// Value that replaces a value in a workflow file's `config`, as JSON or as plain text; repeatable
     #[arg(long, value_name = "WORKFLOW.NAME=VALUE", value_parser = setting)]
     pub config: Vec<(String, String, Value)>,
-    /// Hosts that an order's data may put into a URL, separated by commas; `*.example.com` allows every host below
-    /// example.com
+    /// Hosts that an order's data may put into a URL, separated by commas
+    ///
+    /// `*.example.com` allows every host below example.com.
     #[arg(long, value_name = "HOSTS", default_value = "")]
     pub allow_hosts: Hosts,
     /// TOML file with more tokens, each with its tenant and scopes; docs/security.md has an example
@@ -98,10 +104,10 @@ fn setting(text: &str) -> Result<(String, String, Value), String> {
 /// A folder to make.
 #[derive(clap::Args)]
 pub struct New {
-    /// The folder: a new one, or an empty one
+    /// Folder to make; an existing folder must be empty
     #[arg(value_name = "NAME")]
     pub folder: PathBuf,
-    /// What the agent is written in; with `none` the workflow calls a URL
+    /// Language of the agent
     #[arg(long, value_enum, default_value = "python")]
     pub lang: Lang,
     /// With `--lang rust`: the folder or the git URL of Stepwarden's source, which contains the crate for agents
@@ -116,22 +122,25 @@ pub enum Lang {
     Python,
     /// An agent in Rust, with the crate `stepwarden-agent`.
     Rust,
-    /// No agent: the system itself calls a URL.
+    /// No agent: the workflow's steps call URLs.
     None,
 }
 
 /// Queues in addition to those of every system.
 #[derive(clap::Args)]
 pub struct Setup {
-    /// Register a reply queue for the orders of these tenants; `*` means every tenant, and NAME alone means tenant
-    /// `default`; repeatable
+    /// Register a queue for the notices about these tenants' orders; repeatable
+    ///
+    /// `*` means every tenant; NAME alone means tenant `default`.
     #[arg(long = "reply-queue", value_name = "NAME=TENANT,TENANT", default_value = "default")]
     pub reply_queues: Vec<ReplyQueues>,
-    /// Agents with several pools, preferred pool first, for example "payment=payment,payment-b"
+    /// Give an agent several pools of workers, the preferred pool first, for example "payment=payment,payment-b"
     #[arg(long, env = "AGENT_POOLS", value_parser = stepwarden_aws::config::pools, default_value = "")]
     pub pools: Layout,
-    /// Agent that your own program serves. Workflows can use it, and its requests go to queue agent-NAME; repeatable.
-    /// The agents in stepwarden.toml need no such option
+    /// Agent that your own program serves; repeatable
+    ///
+    /// Workflows can use the agent, and its requests go to the queue agent-NAME. Agents in stepwarden.toml need not be
+    /// named.
     #[arg(long = "external-agent", value_name = "NAME")]
     pub external_agents: Vec<String>,
 }
@@ -154,10 +163,10 @@ pub struct Remotes {
     /// Port on 127.0.0.1; 0 picks a free port. The first line of the output is the URL
     #[arg(long, default_value_t = 8082)]
     pub port: u16,
-    /// Directory for the ledgers [default: in memory]
+    /// Directory for the ledgers, which record every effect of a call [default: in memory]
     #[arg(long, value_name = "DIR")]
     pub data: Option<PathBuf>,
-    /// Start even if the ledger file is damaged or missing, with the data that is left; keeps a copy of it
+    /// Start with the data that is left if the ledger file is damaged or missing; keeps a copy of a damaged file
     #[arg(long, requires = "data")]
     pub accept_loss: bool,
 }
@@ -176,7 +185,7 @@ pub struct Demo {
     /// Share of steps that a remote service refuses permanently
     #[arg(long, default_value_t = 0.01, value_parser = rate)]
     pub permanent: f64,
-    /// Seed of the faults
+    /// Seed of the faults; the same seed repeats the same faults
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
     /// Print only the summary, as one JSON object
@@ -187,45 +196,48 @@ pub struct Demo {
 /// A measurement.
 #[derive(clap::Args)]
 pub struct Bench {
-    /// Parts to measure
+    /// Parts to measure, separated by commas
     #[arg(long, value_enum, value_delimiter = ',', value_name = "PARTS", default_values_t = Part::value_variants().iter().copied())]
     pub only: Vec<Part>,
     /// Orders in the throughput run
     #[arg(long, default_value_t = 5000, value_parser = clap::value_parser!(u64).range(1..))]
     pub orders: u64,
-    /// Items of the list, 1 to 10,000
+    /// Items of the list in part `lists`, 1 to 10,000
     #[arg(long, default_value_t = 2000, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=MAX_ITEMS as u64))]
     pub items: u64,
     /// Number of orders in the latency run, which runs them one at a time
     #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..))]
     pub single: u64,
-    /// Maximum number of orders in flight
+    /// Maximum number of orders in flight in the throughput run
     #[arg(long, default_value_t = 128, value_parser = at_least_one)]
     pub in_flight: usize,
-    /// Submit N orders before the first one is scheduled, and the next N when these have ended; without N, submit all
-    /// at once. The time spent submitting does not count in the rate
+    /// In the throughput run, submit N orders before the first is scheduled; without N, submit all orders first
+    ///
+    /// When these N orders have ended, the next N are submitted. The measured rate leaves out the time that submitting
+    /// takes.
     #[arg(long, value_name = "N", num_args = 0..=1, conflicts_with = "in_flight", value_parser = clap::value_parser!(u64).range(1..))]
     pub backlog: Option<Option<u64>>,
-    /// Rates to measure, in orders per second, each in a separate run. Orders are submitted on schedule, and latency
-    /// counts from the scheduled time
+    /// Rates to measure in part `rates`, in orders per second, separated by commas; each rate has a separate run
+    ///
+    /// Orders are submitted on schedule, and latency counts from the scheduled time.
     #[arg(long, value_delimiter = ',', value_name = "N", default_values_t = [50, 100, 200, 400], value_parser = per_second())]
     pub rates: Vec<u32>,
     /// Duration of the run for each rate
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = lasting)]
     pub rate_for: Duration,
-    /// Number of waiting orders to measure with; their system is killed once
+    /// Number of waiting orders in part `open`, which kills its system once
     #[arg(long, default_value_t = 5000, value_name = "N", value_parser = clap::value_parser!(u64).range(10..=100_000_000))]
     pub open: u64,
-    /// How many times to kill each of these: an agent, the scheduler, everything
+    /// How many times part `recovery` kills each of these: an agent, the scheduler, everything
     #[arg(long, default_value_t = 3, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
     pub kills: u32,
-    /// Measure only memory and files, during one run of this length at --rate, for example 1h
+    /// Measure one run of this length at --rate instead of the parts: latency, memory and files; for example 1h
     #[arg(long, value_name = "TIME", value_parser = lasting, conflicts_with_all = ["only", "backlog"])]
     pub duration: Option<Duration>,
-    /// Orders per second during the run of --duration
+    /// Orders per second in the run of --duration
     #[arg(long, default_value_t = 100, value_name = "N", requires = "duration", value_parser = per_second())]
     pub rate: u32,
-    /// What a write survives once it has been answered
+    /// What an acknowledged write survives
     #[arg(long, value_enum, default_value_t = Kept::Power)]
     pub durability: Kept,
     /// Keep all data in memory, and skip the measurements that kill the system, because its data would be lost
@@ -234,8 +246,7 @@ pub struct Bench {
     /// Directory for the data [default: a new directory]
     #[arg(long, value_name = "DIR", conflicts_with = "memory")]
     pub data: Option<PathBuf>,
-    /// URL that each step calls with POST; by default a step calls nothing. It has no effect on lists, open and
-    /// recovery
+    /// URL that each step calls with POST, except in parts lists, open and recovery; by default a step calls nothing
     #[arg(long, value_name = "URL")]
     pub service: Option<String>,
     /// Print one JSON object
@@ -250,11 +261,11 @@ pub enum Part {
     Single,
     /// Orders per second, with many in flight
     Throughput,
-    /// A list of orders, compared with the same orders submitted one by one
+    /// Cost of the items of a list, compared with the same orders submitted one by one
     Lists,
     /// Latency at fixed rates
     Rates,
-    /// How much waiting orders slow the others down, and how long a start takes after kill -9
+    /// How much many waiting orders slow down everything else, and how long a restart takes after kill -9
     Open,
     /// Time to recover from kill -9 of an agent, of the scheduler, and of everything
     Recovery,
@@ -305,7 +316,7 @@ impl Bench {
 /// A run in virtual time.
 #[derive(clap::Args)]
 pub struct Simulate {
-    /// Workflow file [default: the built-in workflows, which together use every rule]
+    /// Workflow file [default: built-in workflows, which together use every feature of workflow files]
     pub file: Option<PathBuf>,
     /// Agent that your own program serves; repeatable
     #[arg(long = "external-agent", value_name = "NAME")]
@@ -323,8 +334,8 @@ pub struct Simulate {
     /// Replay only this seed and print its trace
     #[arg(long, conflicts_with_all = ["seeds", "first"])]
     pub seed: Option<u64>,
-    /// Run every Nth seed through the DynamoDB adapter, and five times as many seeds through the SQS adapter; 0 runs
-    /// none
+    /// Run every Nth seed with the code that calls DynamoDB instead of a store in memory, and five times as many seeds
+    /// with the code that calls SQS and EventBridge; 0 runs none
     #[arg(long, default_value_t = ADAPTER_EVERY, value_name = "N")]
     pub adapter_every: u64,
     /// Print one JSON object
@@ -341,10 +352,10 @@ pub struct Test {
     /// Play only scenarios whose name contains this text
     #[arg(long, value_name = "TEXT")]
     pub only: Option<String>,
-    /// Number of seeds under faults for each scenario; 0 plays none
+    /// Number of runs under faults for each scenario, each with another seed; 0 for none
     #[arg(long, default_value_t = 20, value_name = "N", value_parser = clap::value_parser!(u64).range(..=MOST_SEEDS))]
     pub faults: u64,
-    /// Play only this seed under faults, and print its trace
+    /// Play only the run under faults with this seed, and print its trace
     #[arg(long, value_name = "N", conflicts_with = "faults")]
     pub seed: Option<u64>,
     /// Print one JSON object
@@ -355,7 +366,7 @@ pub struct Test {
 /// What the doctor checks.
 #[derive(clap::Args)]
 pub struct Doctor {
-    /// Check the deployed tables and queues that the environment names; `up --aws` uses the same variables
+    /// Check a deployment's tables and queues, named in the same environment variables as for `up --aws`
     #[arg(long)]
     pub aws: bool,
     /// Data directory of the local system
@@ -377,9 +388,9 @@ pub struct Completions {
 /// What a write survives once it has been answered.
 #[derive(Clone, Copy, ValueEnum)]
 pub enum Kept {
-    /// A power failure: fsync before every answer
+    /// A power failure: fsync before every acknowledgement
     Power,
-    /// The end of the process, for example by kill -9
+    /// The end of the process, for example by kill -9, but not a power failure
     Process,
 }
 

@@ -13,14 +13,14 @@ pub enum Workflows {
         after_help = "Examples:\n  stepwarden workflows show order\n  stepwarden workflows show order HASH > order.toml"
     )]
     Show(Show),
-    /// Check workflow files on this machine; no running or deployed system is needed
+    /// Check workflow files on this machine; no system needs to be running
     Check(Check),
     /// Explain in words what a workflow does: its steps, what they wait for, and how an order can end
     #[command(
         after_help = "Examples:\n  stepwarden workflows explain workflows/order.toml\n  stepwarden workflows explain order --mermaid    the active definition of the system, as a diagram"
     )]
     Explain(Explain),
-    /// Send a workflow file to the system, which checks and keeps it; with --activate, new orders get it
+    /// Send a workflow file to the system, which checks and stores it; with --activate, new orders get it
     ///
     /// Prints the hash of the new definition, and how it differs from the active one. Open orders keep their
     /// definition.
@@ -28,11 +28,11 @@ pub enum Workflows {
         after_help = "Examples:\n  stepwarden workflows put order.toml --reason \"longer timeout\"\n  stepwarden workflows put order.toml --activate --reason \"longer timeout\""
     )]
     Put(Put),
-    /// Show what a workflow file would change in the system; sends nothing
+    /// Show how a workflow file differs from the active definition; changes nothing
     Diff(Diff),
     /// Give new orders of a workflow the definition with this hash
     Activate(Activate),
-    /// Give new orders of a workflow the definition that was active before
+    /// Give new orders of a workflow the previously active definition
     Rollback(Change),
     /// Accept no more orders of a workflow; `rollback` reverses this
     Retire(Change),
@@ -43,7 +43,7 @@ pub enum Workflows {
 pub struct Show {
     /// Name of the workflow
     pub name: String,
-    /// Hash of one of its definitions, to print as TOML
+    /// Hash of one of the workflow's definitions, to print that definition
     pub hash: Option<String>,
     #[command(flatten)]
     pub at: At,
@@ -55,7 +55,7 @@ pub struct Check {
     /// Workflow files
     #[arg(required = true)]
     pub files: Vec<PathBuf>,
-    /// Agent of your own that the files may name; repeatable
+    /// Agent that your own program serves and the files use; repeatable
     #[arg(long = "agent", value_name = "NAME")]
     pub agents: Vec<String>,
 }
@@ -65,7 +65,7 @@ pub struct Check {
 pub struct Explain {
     /// Workflow file, whose name ends in .toml, or the name of a workflow of the system
     pub workflow: String,
-    /// Print a diagram for Mermaid instead
+    /// Print a Mermaid diagram instead
     #[arg(long)]
     pub mermaid: bool,
     #[command(flatten)]
@@ -118,7 +118,8 @@ pub struct Change {
 /// Who changes it, why, and on what condition.
 #[derive(clap::Args)]
 pub struct How {
-    /// Change nothing unless the last change still has this number, as `show` prints it [default: the current number]
+    /// Number of the workflow's last change, as printed by `workflows show`; if there has been a later change, the
+    /// command fails [default: the number when the command starts]
     #[arg(long, value_name = "N")]
     pub if_version: Option<u64>,
     #[command(flatten)]
