@@ -154,7 +154,7 @@ async fn event(Event { id, name, data, key, by, at }: Event) -> Result<()> {
 /// The JSON in a file with `what`.
 fn object(file: &Path, what: &str) -> Result<Value, Error> {
     let wrong =
-        |why: String| Error::File(format!("{}: {why}; name a file with {what} as one JSON object", file.display()));
+        |why: String| Error::File(format!("{}: {why}; name a file that has {what} as one JSON object", file.display()));
     let text = read(file).map_err(|e| wrong(e.to_string()))?;
     // Checked here, because the parser would silently change such text and the API would see only the result.
     json::check(text.as_bytes()).map_err(|refused| wrong(refused.to_string()))?;
@@ -231,7 +231,7 @@ async fn output(id: &str, name: &str, at: &At) -> Result<()> {
         anyhow::bail!("the order has no step `{name}`; write one of {}", names.join(", "));
     };
     let output =
-        step.output.as_ref().with_context(|| format!("`{name}` has returned nothing; it is {}", step.state))?;
+        step.output.as_ref().with_context(|| format!("step `{name}` has no output; its state is {}", step.state))?;
     crate::say!("{output:#}\n");
     Ok(())
 }
@@ -245,10 +245,11 @@ async fn raw(id: &str, at: &At) -> Result<()> {
     };
     crate::say!("{}", answer["record"].as_str().unwrap_or_default());
     let beside = match why {
-        None => "it can be read, so there is nothing to mend".to_owned(),
-        Some(why) if why.contains(json::NEWER) => format!("it cannot be read: {why}"),
+        None => "the record can be read, so there is nothing to mend".to_owned(),
+        Some(why) if why.contains(json::NEWER) => format!("the record cannot be read: {why}"),
         Some(why) => format!(
-            "it cannot be read: {why}\nonce it is mended: stepwarden mend {id} FILE --seen {seen} --reason TEXT"
+            "the record cannot be read: {why}\n\
+             to replace it with a corrected record: stepwarden mend {id} FILE --seen {seen} --reason TEXT"
         ),
     };
     // `eprintln!` would panic without a reader.
@@ -427,7 +428,7 @@ fn agents(agents::All { agents }: agents::All) -> String {
         let strained = agent.strained.map(|strained| {
             let agents::Strained { held, looked_at, stretch, .. } = strained;
             let since = from_now(strained.since, now);
-            format!("strained, {since}: {held} of {looked_at} orders held up, back-off multiplied by {stretch}")
+            format!("became strained {since}: {held} of {looked_at} orders held up, back-off multiplied by {stretch}")
         });
         let mut state = Some([paused, strained].into_iter().flatten().collect::<Vec<_>>().join("; "));
         let mut name = Some(agent.name);
@@ -487,8 +488,8 @@ async fn redrive(Redrive { queue, by, limit, all, rate, dry_run, at }: Redrive) 
     let answer = at.api().await?.post(&format!("/queues/{}/redrive", segment(&queue)?), &body).await?;
     print(&at, &answer, |Moved { waiting, moved, task_started, left }| {
         let mut out = match (dry_run, task_started) {
-            (true, _) => format!("{waiting} wait\n"),
-            (_, true) => format!("{waiting} waiting; an SQS task is moving them: stepwarden dlq\n"),
+            (true, _) => format!("{waiting} messages are waiting\n"),
+            (_, true) => format!("{waiting} waiting; an SQS task is moving them, see: stepwarden dlq\n"),
             _ => format!("{waiting} waiting, {moved} moved\n"),
         };
         for left in left {
@@ -526,7 +527,7 @@ async fn act(name: &str, act: Act) -> Result<ExitCode> {
     let said = |Acted { outcome, version }| {
         let was = match &*outcome {
             "repeated" => "already accepted",
-            "waits" => "accepted, in effect as soon as no step is with an agent",
+            "waits" => "accepted, takes effect as soon as no agent works on a step",
             _ => "accepted",
         };
         // An accepted act is recorded, but how the order ends is not known yet.
@@ -612,12 +613,12 @@ fn migration(report: Report) -> String {
     let said = match &**outcome {
         "applied" => "done",
         "waits" => {
-            "recorded; the order is migrated as soon as no step is with an agent and no request can start any more"
+            "recorded; the order migrates as soon as no agent works on a step and no earlier request can still start"
         }
         "repeated" if waits_until.is_some() => "already recorded",
         "repeated" => "already done",
         "would_apply" => "possible now",
-        "would_wait" => "possible as soon as no step is with an agent and no request can start any more",
+        "would_wait" => "possible as soon as no agent works on a step and no earlier request can still start",
         _ => "not allowed",
     };
     let mut out = match &**outcome {

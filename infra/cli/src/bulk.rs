@@ -163,7 +163,7 @@ async fn results(api: &Api, id: &str, failed: bool) -> Result<Vec<Item>> {
 }
 
 fn line(item: &Item) -> Result<()> {
-    let outcome = item.outcome.map_or_else(|| "to come".into(), word);
+    let outcome = item.outcome.map_or_else(|| "pending".into(), word);
     let line = format!("{}  {}  {}", item.order_id, painted(&outcome, 11), item.why.as_deref().unwrap_or_default());
     stdout::styled(&format!("{}\n", line.trim_end()))
 }
@@ -197,10 +197,10 @@ fn status(job: Status) -> String {
     let lines = [
         ("orders", Some(job.orders.clone())),
         ("started", Some(format!("{} by {}: {}", when(job.created_at, now), job.by, job.reason))),
-        ("rate", Some(format!("{} a second; stops after {} failures", job.rate_per_s, job.abort_after_failures))),
+        ("rate", Some(format!("{} per second; stops after {} failures", job.rate_per_s, job.abort_after_failures))),
         ("progress", Some(format!("{} of {}", job.counts.all(), job.found))),
         ("result", Some(sum(&job))),
-        ("done by", job.done_by.map(|at| when(at, now))),
+        ("ends about", job.done_by.map(|at| when(at, now))),
         ("ended", job.ended_at.map(|at| when(at, now))),
     ];
     out += &show::fields(lines);

@@ -116,8 +116,7 @@ fn report(outcome: &Outcome) -> String {
     }
     if !outcome.without_answer.is_empty() {
         let names = outcome.without_answer.join("`, `");
-        let _ =
-            writeln!(out, "        `{names}` has no answer in the scenario, so it got an empty one with status 200");
+        let _ = writeln!(out, "        no answer in the scenario for `{names}`: used an empty answer with status 200");
     }
     out + &show::events(&outcome.history, "        ")
 }

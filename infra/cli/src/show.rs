@@ -230,7 +230,7 @@ pub fn step(step: &StepStatus, now: Timestamp) -> String {
         time("since", step.waiting_since),
         time("until", step.waiting_until),
         time("polls until", step.polls_until),
-        step.last_look.as_ref().map(|look| format!("last look: {look}")),
+        step.last_look.as_ref().map(|look| format!("last poll: {look}")),
         step.pages.as_ref().map(|pages| format!("{} on {}", many(pages.items, "item"), many(pages.taken, "page"))),
         step.progress.as_ref().and_then(|progress| far(progress, now)),
         error,

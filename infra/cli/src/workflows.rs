@@ -80,8 +80,9 @@ async fn explain(Explain { workflow, mermaid, at }: &Explain) -> Result<()> {
             let (api, name) = (at.api().await?, segment(workflow)?);
             let row: Row = known(&api.read(&format!("/workflows/{name}")).await?)?;
             let Some(hash) = row.hash else {
-                let why =
-                    format!("the system takes no orders for `{workflow}`; `stepwarden workflows show` has its changes");
+                let why = format!(
+                    "the system takes no orders for `{workflow}`; `stepwarden workflows show` shows its changes"
+                );
                 return Err(Error::File(why).into());
             };
             let answer = api.read(&format!("/workflows/{name}/{hash}")).await?;
@@ -163,7 +164,7 @@ async fn put(Put { file, activate, by, at }: Put) -> Result<()> {
         if active.as_ref() == Some(hash) {
             out += "new orders already get this definition\n";
         } else if !activate {
-            let _ = writeln!(out, "kept; to use it: stepwarden workflows activate {name} {hash} --reason TEXT");
+            let _ = writeln!(out, "stored; to activate it: stepwarden workflows activate {name} {hash} --reason TEXT");
         }
         stdout::styled(&out)?;
     }
@@ -203,7 +204,7 @@ fn now(row: &Row) -> String {
 }
 
 fn changed(row: &Row, from: &str) -> String {
-    format!("{}: from {from} to {}; new orders follow within 5 s\n", row.name, now(row))
+    format!("{}: from {from} to {}; takes effect for new orders within 5 s\n", row.name, now(row))
 }
 
 fn list(All { workflows, .. }: All) -> String {
@@ -223,10 +224,10 @@ fn details(Details { row, history, next }: Details) -> String {
     let time = Timestamp::now();
     let mut out = format!("{}: {}\n", row.name, now(&row));
     if let Some(previous) = &row.previous {
-        let _ = writeln!(out, "a rollback goes to {previous}");
+        let _ = writeln!(out, "a rollback would activate {previous}");
     }
     if let Some(deployed) = &row.deployed {
-        let _ = writeln!(out, "the deployment has {deployed}");
+        let _ = writeln!(out, "the deployment contains {deployed}");
     }
     let line = |change: ChangeRow| {
         let what = change.hash.map_or_else(|| "retired".into(), |hash| hash.0);

@@ -392,7 +392,7 @@ fn a_workflow_is_put_compared_activated_and_taken_back() {
     let by = ["--by", "ann", "--reason", "slow"];
     let change = |args: &[&str]| case.says(0, &[args, &by].concat());
     let said = change(&["workflows", "put", "new.toml", "--activate"]);
-    let moved = |from: &str, to: &str| format!("order: from {from} to {to}; new orders follow within 5 s\n");
+    let moved = |from: &str, to: &str| format!("order: from {from} to {to}; takes effect for new orders within 5 s\n");
     assert!(said.contains("timeout changes from 1s to 2s") && said.ends_with(&moved(&old, new)), "{said}");
     assert!(change(&["workflows", "put", "new.toml"]).contains("new orders already get this definition"));
     case.shows(0, &["workflows", "diff", "new.toml"], &["the same definition is active"]);

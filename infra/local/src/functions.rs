@@ -135,7 +135,7 @@ async fn run(command: &str, call: Invocation<'_>) -> Result<Invoked, AgentError>
         has_ended.store(true, Ordering::Release);
         let _ = tell.send(result);
     });
-    let result = told.await.map_err(|_| transient("the program was not waited for".into(), None))?;
+    let result = told.await.map_err(|_| transient("waiting for the command failed".into(), None))?;
     drop(group);
     result.map_err(|e| transient(format!("the program's output cannot be read: {e}"), None))?
 }

@@ -324,14 +324,14 @@ impl Recovery {
             let Kills { kills, orders, expired, again_p50_ms, again_max_ms, final_p50_ms, final_max_ms, .. } = killed;
             let alone = killed.alone_p50_ms;
             say!(
-                "  {:<17} {kills} kills with {orders} orders open: all final p50 {final_p50_ms:.0} ms, at most \
+                "  {:<17} {kills} kills with {orders} orders open: all orders ended p50 {final_p50_ms:.0} ms, at most \
                  {final_max_ms:.0} ms after the restart",
                 format!("{name} killed")
             );
             if let (Some(p50), Some(most)) = (killed.continues_p50_ms, killed.continues_max_ms) {
-                say!("{:19} the last of them continued p50 {p50:.0} ms, at most {most:.0} ms after the restart", "");
+                say!("{:19} the slowest order continued p50 {p50:.0} ms, at most {most:.0} ms after the restart", "");
             }
-            say!("{:19} an order that was alone continued p50 {alone:.0} ms after the restart", "");
+            say!("{:19} with only one order open, it continued p50 {alone:.0} ms after the restart", "");
             if let (Some(p50), Some(most)) = (again_p50_ms, again_max_ms) {
                 say!(
                     "{:19} {expired} steps ran again p50 {p50:.0} ms, at most {most:.0} ms after they had expired",

@@ -102,7 +102,7 @@ impl Report {
         crate::say!("  latency     p50 {:.0} ms, p99 {:.0} ms", self.p50_ms, self.p99_ms);
         crate::say!("  attempts    {} of steps and undos", self.attempts);
         crate::say!(
-            "  requeues    {} after silence past CompleteBy, {} given back early, {} held back by a breaker",
+            "  requeues    {} past CompleteBy without an answer, {} given back early, {} held back by a breaker",
             self.expired,
             self.given_back,
             self.deferred

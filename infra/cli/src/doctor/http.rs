@@ -104,7 +104,7 @@ async fn system(api: &Api) -> Vec<Check> {
     checks.push(match read(api, "/queues").await {
         Ok(Queues { queues }) => match queues.iter().filter_map(QueueRow::to_redrive).sum() {
             0_u64 => ok("dead letters", "none"),
-            n => warn("dead letters", format!("{n} wait"), "stepwarden dlq"),
+            n => warn("dead letters", format!("{n} messages"), "stepwarden dlq"),
         },
         Err(error) => fail("dead letters", error, "see the queues below"),
     });
