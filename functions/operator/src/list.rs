@@ -108,7 +108,7 @@ impl From<store::Unreadable> for Unreadable {
 #[serde(deny_unknown_fields, default)]
 #[schemars(rename = "Filter")]
 pub struct Wanted {
-    /// A state's name, `Paused`, or `Waiting` (a step has waited for a minute or longer).
+    /// A state's name, `Paused`, or `Waiting` (a step waits, for a minute or longer in all).
     #[schemars(extend("enum" = query::state_names()))]
     pub state: Option<String>,
     /// Workflow.
