@@ -544,7 +544,7 @@ pub fn routes() -> Vec<Route> {
     all.push(
         order_act(mend::NAME, mend::NAME, "Replace an unreadable record with a mended one")
             .says(
-                "Replaces only the record that `seen` names, and only while it is unreadable. The history keeps the act with \
+                "Replaces only the record that `seen` names, and only while it is unreadable. The history keeps the action with \
                  name and reason. Repeating it answers `repeated`.",
             )
             .body(
