@@ -42,10 +42,6 @@ const LAZY_MS: u64 = 50;
 /// commit less leaves the disk to the tables. Milliseconds.
 const GATHER_MS: u64 = 1;
 
-/// A commit of at most so many sends waits [`GATHER_MS`] once more: an order that is alone sends six messages in 3 ms, and
-/// their commits are a third of what it writes to the disk.
-const GATHER_FEW: usize = 8;
-
 /// Number of lazy writes that are enough for a separate commit.
 const LAZY_MANY: usize = 1000;
 
@@ -180,7 +176,7 @@ impl Writer {
         answered
     }
 
-    /// At once, or after more messages had time to come.
+    /// At once, or after [`GATHER_MS`].
     fn start(writer: &Arc<Self>, gathers: bool) {
         let mut run = Run { writer: Arc::clone(writer), finished: false };
         let commit = move || run.until_nothing_waits();
@@ -188,14 +184,8 @@ impl Writer {
             tokio::task::spawn_blocking(commit);
             return;
         }
-        let writer = Arc::clone(writer);
         tokio::spawn(async move {
-            let gather = Duration::from_millis(GATHER_MS);
-            tokio::time::sleep(gather).await;
-            let is_few = writer.pending().awaited.len() <= GATHER_FEW;
-            if is_few {
-                tokio::time::sleep(gather).await;
-            }
+            tokio::time::sleep(Duration::from_millis(GATHER_MS)).await;
             tokio::task::spawn_blocking(commit);
         });
     }
@@ -322,20 +312,6 @@ mod tests {
 
     fn bus() -> Write {
         Write::Bus { name: "x".into(), created_ms: 0 }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn few_messages_wait_for_more_and_many_do_not() {
-        for (sends, waits_ms) in [(1, 2 * GATHER_MS), (GATHER_FEW, 2 * GATHER_MS), (GATHER_FEW + 1, GATHER_MS)] {
-            // A new file: the next commit begins at once while the last one is ending.
-            let dir = tempfile::tempdir().unwrap();
-            let (store, counters) = opened(dir.path());
-            let began = tokio::time::Instant::now();
-            let send = |_| store.write(Write::Messages { queue: 1, messages: Vec::new() }, || {});
-            futures::future::try_join_all((0..sends).map(send)).await.unwrap();
-            let waited_ms = u64::try_from(began.elapsed().as_millis()).unwrap();
-            assert_eq!((waited_ms, counters.snapshot().syncs), (waits_ms, 1), "{sends} sends");
-        }
     }
 
     // An order that is alone would wait for it with its next message.
