@@ -286,7 +286,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Actions on the orders of its chunk and notes the results. During an abort it begins nothing and only finds out what
+    /// Acts on the orders of its chunk and notes the results. During an abort it begins nothing and only finds out what
     /// was done. Returns whether every order that needs a result has one, which fails if time runs out.
     async fn act(&self, job: &Job, page: &mut Page, pace: &mut Pace, until: Option<Instant>) -> bool {
         let Some(chunk) = &job.chunk else { return true };

@@ -522,7 +522,7 @@ fn way_out(world: &World, task: &Task, way: Class, number: usize) -> Option<What
     }
 }
 
-/// Actions on all orders at once, each at the version that the person saw.
+/// Acts on all orders at once, each at the version that the person saw.
 pub(crate) async fn act_in_bulk(world: Arc<World>, ids: Vec<Id>) {
     let _busy = Busy::new(&world);
     let Some(mut draw) = world.fires(Class::Bulk, "all") else { return };
