@@ -235,7 +235,7 @@ fn what_is_released_inherits_no_exception_for_a_package() {
 
 // An exception for a package that no longer exists has no effect, and Cargo only warns.
 #[test]
-fn each_exception_of_a_profile_is_for_a_package_that_is_compiled() {
+fn each_exception_of_a_profile_is_for_a_locked_package() {
     let locked: toml::Table = read("Cargo.lock").parse().expect("TOML");
     let locked = locked["package"].as_array().expect("packages");
     for (profile, settings) in manifest()["profile"].as_table().expect("profiles") {

@@ -2,8 +2,7 @@
 //!
 //! When a file has grown, its fsync also writes the file system's journal: with ext4 some 20 KB and a second flush of
 //! the disk for a commit of 3 KB. A log is only written over once it has reached its full length, so it is given zeros in
-//! advance, in steps. SQLite's log ends at the first frame that is not valid, as zeros are not. Where a commit is larger
-//! than what its journal costs, the log grows with it: zeros would write each of its bytes twice.
+//! advance, in steps. SQLite's log ends at the first frame that is not valid, as zeros are not.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -17,8 +16,6 @@ use crate::Durability;
 const STEP_BYTES: u64 = 512 * 1024;
 /// Less room than this is too little: a group of commits writes some tens of kilobytes.
 const LEAST_BYTES: u64 = 128 * 1024;
-/// A commit of more bytes than this makes its own room.
-const LARGE_BYTES: u64 = 24 * 1024;
 /// Frames of a full log of tables, as set in `.cargo/config.toml`.
 pub(crate) const FRAMES: u64 = 16_000;
 /// Bytes of the log before its frames, and of a frame before its page ("WAL-mode File Format", sections 1 and 2).
@@ -30,15 +27,13 @@ pub(crate) struct Ahead {
     log: File,
     /// How many frames it has when it is full.
     frames: u64,
-    /// Bytes of it that were in use at the last call.
-    used: u64,
 }
 
 impl Ahead {
     /// The log in the file `log`. `None` if nothing is synced, or the file cannot be opened: then it grows with each commit.
     pub fn of(durability: Durability, log: &Path, frames: u64) -> Option<Self> {
         // Appending cannot overwrite anything, whatever else happens to the file.
-        let open = || Some(Self { log: OpenOptions::new().append(true).open(log).ok()?, frames, used: 0 });
+        let open = || Some(Self { log: OpenOptions::new().append(true).open(log).ok()?, frames });
         match durability {
             Durability::Full => open(),
             Durability::Process => None,
@@ -52,11 +47,6 @@ impl Ahead {
         let frame = FRAME_HEAD_BYTES + u64::from(marks::page_bytes(&head));
         let used = HEAD_BYTES + u64::from(marks::frames(&head)) * frame;
         let full = HEAD_BYTES + self.frames * frame;
-        let is_large = used > self.used + LARGE_BYTES;
-        self.used = used;
-        if is_large {
-            return;
-        }
         let Ok(length) = self.log.metadata().map(|found| found.len()) else { return };
         if length < full && used + LEAST_BYTES > length {
             let zeros = vec![0; STEP_BYTES.min(full - length) as usize];
@@ -71,37 +61,18 @@ mod tests {
     use rusqlite::Connection;
     use stepwarden_guard::marks::Marked;
 
-    fn database(dir: &Path) -> (Marked<Connection>, Ahead) {
-        let (db, log) = (dir.join("a.db"), dir.join("a.db-wal"));
-        let connection = Connection::open(&db).unwrap();
-        connection.pragma_update(None, "page_size", 512).unwrap();
-        connection.pragma_update(None, "journal_mode", "WAL").unwrap();
-        connection.execute_batch("CREATE TABLE t (n INTEGER PRIMARY KEY, text)").unwrap();
-        let marked = Marked::open(connection, &db, Durability::Full).unwrap();
-        let ahead = Ahead::of(Durability::Full, &log, FRAMES).unwrap();
-        (marked, ahead)
-    }
-
-    #[test]
-    fn a_large_commit_makes_its_own_room() {
-        let dir = tempfile::tempdir().unwrap();
-        let (marked, mut ahead) = database(dir.path());
-        let mut room = |bytes| {
-            marked.execute("INSERT INTO t (text) VALUES (?1)", ["x".repeat(bytes)]).unwrap();
-            let before = ahead.log.metadata().unwrap().len();
-            ahead.reserve(marked.head());
-            ahead.log.metadata().unwrap().len() - before
-        };
-        assert_eq!([100_000, 3_000, 100_000, 1_000_000, 3_000].map(&mut room), [0, STEP_BYTES, 0, 0, STEP_BYTES]);
-    }
-
     // The log is longer than what is in it, nothing is lost when it is read again after a kill, and it does not grow
     // without bound.
     #[test]
     fn what_is_in_a_log_with_room_is_read_again() {
         let dir = tempfile::tempdir().unwrap();
-        let log = dir.path().join("a.db-wal");
-        let (marked, mut ahead) = database(dir.path());
+        let (db, log) = (dir.path().join("a.db"), dir.path().join("a.db-wal"));
+        let connection = Connection::open(&db).unwrap();
+        connection.pragma_update(None, "page_size", 512).unwrap();
+        connection.pragma_update(None, "journal_mode", "WAL").unwrap();
+        connection.execute_batch("CREATE TABLE t (n INTEGER PRIMARY KEY, text)").unwrap();
+        let marked = Marked::open(connection, &db, Durability::Full).unwrap();
+        let mut ahead = Ahead::of(Durability::Full, &log, FRAMES).unwrap();
         let mut grown = 0;
         for n in 0..400 {
             marked.execute("INSERT INTO t VALUES (?1, ?2)", (n, "x".repeat(3000))).unwrap();

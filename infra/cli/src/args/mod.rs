@@ -235,8 +235,8 @@ pub enum Command {
     Mend(Mend),
     /// Continue an order under another definition of its workflow
     ///
-    /// No settled step (completed, skipped or passed over) runs again, and no step that may have run loses its undo. A
-    /// definition that would break these rules is refused, with the reason. While an agent works on a step, the
+    /// No settled step (completed, skipped, passed over or caught) runs again, and no step that may have run loses its
+    /// undo. A definition that would break these rules is refused, with the reason. While an agent works on a step, the
     /// migration waits, and no other step starts. The order migrates as soon as no earlier request to an agent can
     /// still start. A later migration replaces one that is still waiting.
     #[command(

@@ -6,9 +6,9 @@ use rusqlite::Connection;
 
 use crate::Durability;
 
-/// Frames of the log between checkpoints, 0.5 MB. Messages do not stay, so a checkpoint has little to write, and room for a
-/// longer log would be more.
-pub(super) const LOG_FRAMES: u64 = 1_000;
+/// Frames of the log between checkpoints, 2 MB. Messages do not stay, so a checkpoint has little to write, and room for a longer
+/// log would be more.
+pub(super) const LOG_FRAMES: u64 = 4_000;
 
 /// `PRAGMA user_version` of the files this build writes.
 const VERSION: i64 = 1;
