@@ -383,7 +383,7 @@ fn month(an_order: f64, prices: &Prices) -> String {
         let sum = orders / 1e6 * an_order;
         writeln!(text, "| {words} | {system:.2} | {sum:.2} | **{:.2}** |", system + sum).unwrap();
     }
-    text + &format!("\nEach agent besides `http` adds {agent:.2}.\n")
+    text + &format!("\nThe agent `http` is included. Each further agent adds {agent:.2}.\n")
 }
 
 fn others(prices: &Prices) -> String {

@@ -197,7 +197,7 @@ pub struct Get {
     #[arg(long, value_name = "STATE", conflicts_with_all = ["full", "raw", "output"])]
     #[arg(value_parser = ["all", "to_do", "open", "done", "failed", "undone", "stuck"])]
     pub items: Option<String>,
-    /// The step whose list to show; needed only if several steps of the order have lists
+    /// Show the items of this step's list; needed only if several steps of the order have lists
     #[arg(long, requires = "items")]
     pub step: Option<String>,
     /// Cursor printed with the previous page of --items

@@ -25,7 +25,7 @@ const LAST_FIRST: u64 = u64::MAX - MOST_SEEDS;
 /// How a system starts.
 #[derive(clap::Args)]
 pub struct Up {
-    /// Port of the API on 127.0.0.1; 0 picks free ports
+    /// Port of the API on 127.0.0.1; 0 picks three free ports
     ///
     /// The next two ports serve the AWS endpoints and the sample remote services.
     #[arg(long, default_value_t = 8080, value_parser = first_of_three)]
