@@ -28,11 +28,14 @@ HANDED_BACK_MS = 2000
 
 
 class Failed(Exception):
-    """A permanent failure: the step is not tried again. Its `catch` may read `status` and `answer`."""
+    """A permanent failure: the step is not tried again. Its `catch` may read `status` and `answer`.
 
-    def __init__(self, error, status=None, answer=None):
+    `uncalled=True` says that the service was not called and cannot be, for example because the input does not fit. Then no `catch`
+    applies, and an undo that uses data of the order is not called."""
+
+    def __init__(self, error, status=None, answer=None, uncalled=False):
         super().__init__(error)
-        self.more = {"status": status, "answer": answer}
+        self.more = {"status": status, "answer": answer, "uncalled": uncalled or None}
 
 
 class Unavailable(Exception):
