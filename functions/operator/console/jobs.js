@@ -112,7 +112,7 @@ export function job(app, _, id) {
         ["Orders", now.orders], ["Progress", [bar(now), " ", progress(now)]],
         ["Started", [when(now.created_at), ` by ${now.by}: `, now.reason]],
         ["Rate", `${now.rate_per_s} a second; stops after ${many(now.abort_after_failures, "failure")}`],
-        ["Done by", now.done_by ? when(now.done_by) : null], ["Ended", now.ended_at ? when(now.ended_at) : null], ["Stopped because", now.why],
+        ["Ends about", now.done_by ? when(now.done_by) : null], ["Ended", now.ended_at ? when(now.ended_at) : null], ["Stopped because", now.why],
         ...(now.notes ?? []).map((note) => [note.what, [when(note.at), ` by ${note.by}: `, note.reason]]),
       ];
       show(app.main, h("section", { class: "brief", "aria-label": "Job" },
