@@ -61,7 +61,7 @@ function waits(app, steps) {
       h("a", { href: to, class: "why wait" },
         h("b", { class: "n" }, String(at.count)),
         h("span", { class: "where" }, h("strong", {}, at.step), ` of ${at.workflow}`),
-        h("span", { class: "error" }, prose(at.wait), ", the next wait ends ", when(at.until)),
+        h("span", { class: "error" }, prose(at.wait), ", next wait to end: ", when(at.until)),
         h("span", { class: "since" }, "since ", age(at.since))),
       h("button", { type: "button", class: "quiet", title: "Start a job for all orders that wait here", onclick: () => bulk(filter, app.refresh, "skip") }, "Act on all…"),
     );

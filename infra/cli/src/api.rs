@@ -200,7 +200,7 @@ async fn items(id: &str, state: &str, step: Option<String>, cursor: Option<usize
             let first = lists.next().context("no step of the order has started a list of items yet")?;
             let others: Vec<String> = lists.collect();
             if !others.is_empty() {
-                anyhow::bail!("several steps have lists; write `--step {first}` or another of {}", others.join(", "));
+                anyhow::bail!("several steps have lists; write `--step` and one of {first}, {}", others.join(", "));
             }
             first
         }
@@ -395,7 +395,7 @@ fn overview(answer: Overview) -> String {
     for WaitsAt { workflow, step, wait, count, since, order_id, until } in answer.waits.steps {
         let (since, until) = (when(since, now), when(until, now));
         let _ = writeln!(out, "  {count:>5}  {workflow} {step}  {wait}");
-        let _ = writeln!(out, "         waiting longest, since {since}: {order_id}; the next wait ends {until}");
+        let _ = writeln!(out, "         longest wait: {order_id}, since {since}; next wait to end: {until}");
     }
     out.push_str(&show::unreadable(&answer.unreadable));
     for (name, pause) in answer.paused_agents {
@@ -578,7 +578,7 @@ async fn change<T: DeserializeOwned>(
 fn ran_again(report: again::Report) -> String {
     let again::Report { outcome, why, waits_until, plan, .. } = &report;
     let mut out = match &**outcome {
-        "applied" => "recorded; `stepwarden get` shows how far it is\n".to_owned(),
+        "applied" => "recorded; `stepwarden get` shows the order's progress\n".to_owned(),
         "repeated" => "already recorded\n".into(),
         "would_apply" => "possible\n".into(),
         _ => "not allowed\n".into(),
@@ -589,7 +589,7 @@ fn ran_again(report: again::Report) -> String {
     if let Some(time) = waits_until {
         let _ = writeln!(
             out,
-            "  an earlier request may still start until {}; the undo begins after that",
+            "  an agent may still begin to work on an earlier request until {}; the undo begins after that",
             when(*time, Timestamp::now())
         );
     }
@@ -598,7 +598,7 @@ fn ran_again(report: again::Report) -> String {
         ("not undone, because they have no undo", &plan.stays),
         ("done again", &plan.again),
         ("with a new idempotency key", &plan.new_keys),
-        ("with the old key, so the service answers as it did", &plan.old_keys),
+        ("with the old key, so the service does not do the work again", &plan.old_keys),
         ("starting another order instead of the earlier one", &plan.new_orders),
     ] {
         if !steps.is_empty() {
@@ -612,13 +612,11 @@ fn migration(report: Report) -> String {
     let Report { outcome, from, to, why, waits_until, plan, .. } = &report;
     let said = match &**outcome {
         "applied" => "done",
-        "waits" => {
-            "recorded; the order migrates as soon as no agent works on a step and no earlier request can still start"
-        }
+        "waits" => "recorded; the order migrates once no agent works on it or can still begin to",
         "repeated" if waits_until.is_some() => "already recorded",
         "repeated" => "already done",
         "would_apply" => "possible now",
-        "would_wait" => "possible as soon as no agent works on a step and no earlier request can still start",
+        "would_wait" => "possible once no agent works on the order or can still begin to",
         _ => "not allowed",
     };
     let mut out = match &**outcome {

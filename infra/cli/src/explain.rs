@@ -160,7 +160,7 @@ fn edge(workflow: &Workflow, after: After) -> String {
     match after.edge {
         Edge::IfRan => format!("after {name}, only if it ran"),
         Edge::Always => format!("after {name}, in any case"),
-        Edge::Plain if before.fail.is_some() => format!("after {name}, if that let the order continue"),
+        Edge::Plain if before.fail.is_some() => format!("after {name}, if {name} let the order continue"),
         Edge::Plain if may_be_passed_over(workflow, after.step) => {
             format!("after {name}; if that is passed over, so is this step")
         }
@@ -193,7 +193,7 @@ fn ends(workflow: &Workflow) -> String {
     let undone = names(&|step| step.undo.is_some() || has_undo(step));
     let mut out = String::from("  Processed  once every step has run, was passed over, or failed and was caught\n");
     if !undoing.is_empty() || workflow.deadline.is_some() {
-        let of = if undoing.is_empty() { "its deadline".into() } else { undoing };
+        let of = if undoing.is_empty() { "the order to meet its deadline".into() } else { undoing };
         let _ = writeln!(
             out,
             "  Undone     after a failure of {of}, or if somebody cancels it; what is undone: {}",
@@ -307,7 +307,7 @@ An order ends as
         assert_eq!(text, wanted);
         let text = words(&example("payment.toml"));
         assert!(text.contains("fails the order with \"the payment is ${"), "{text}");
-        assert!(text.contains("after refused, if that let the order continue"), "{text}");
+        assert!(text.contains("after refused, if refused let the order continue"), "{text}");
         assert!(text.contains("; otherwise the order continues\n    then the order is undone"), "{text}");
         let text = words(&example("claim.toml"));
         assert!(text.contains("after expert, only if it ran\n"), "{text}");

@@ -123,7 +123,7 @@ async fn up(mut up: Up, workflows_folder: Option<&Path>) -> Result<ExitCode> {
     tell(&format!("  token             {}  ({told})", system.token));
     tell(&format!("  console           {}/console#token={}  (signs in)", system.url, system.token));
     tell(&format!("  data              {kept}"));
-    tell(&format!("  remote services   {}  (faults: PUT /faults/payment)", system.remotes_url));
+    tell(&format!("  remote services   {}  (to inject faults: PUT /faults/payment)", system.remotes_url));
     if let Some(url) = &system.aws_url {
         tell(&format!("  AWS endpoints     {url}  (AWS_ENDPOINT_URL for the aws CLI)"));
     }

@@ -50,7 +50,7 @@ fn words(replayed: &Replayed, is_trial: bool) -> String {
     };
     if let Some(Parting { order_id: own, at, export, replay }) = &replayed.parts_at {
         let whose = if own == order_id { String::new() } else { format!(" of {own}") };
-        let _ = writeln!(out, "  the histories{whose} differ from {} on", show::time(*at));
+        let _ = writeln!(out, "  the histories{whose} first differ at {}", show::time(*at));
         let or =
             |one: &Option<String>| one.as_deref().map_or("nothing more".to_owned(), |one| visible(one).into_owned());
         let _ = writeln!(out, "    export: {}", or(export));

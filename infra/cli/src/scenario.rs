@@ -73,7 +73,7 @@ pub fn main(options: &Test, folder: Option<&Path>) -> Result<bool> {
     }
     let seeds: u64 = outcomes.iter().map(|outcome| outcome.seeds).sum();
     let count = if outcomes.len() == 1 { "1 scenario".into() } else { format!("{} scenarios", outcomes.len()) };
-    crate::say!("{count}, {failed} failed; {seeds} seeds under faults");
+    crate::say!("{count}, {failed} failed; {seeds} runs under faults");
     Ok(failed == 0)
 }
 

@@ -224,7 +224,7 @@ pub fn step(step: &StepStatus, now: Timestamp) -> String {
         step.wait.clone().filter(|_| step.waiting_until.is_some()),
         step.child.as_ref().map(|child| format!("order {child}")),
         step.items.as_ref().map(items),
-        step.missing.map(|missing| format!("{missing} missing")),
+        step.missing.map(|missing| format!("people still missing: {missing}")),
         step.reminders.filter(|sent| *sent > 0).map(|sent| format!("reminders {sent}")),
         time("next reminder", step.next_reminder_at),
         time("since", step.waiting_since),

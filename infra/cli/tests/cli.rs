@@ -529,7 +529,7 @@ fn an_exported_order_is_replayed() {
     let refused = log.iter_mut().find(|entry| entry[1] == "f").unwrap();
     *refused = json!([refused[0], "p", refused[2], refused[3], null]);
     std::fs::write(case.dir.path().join("export.json"), exported.to_string()).unwrap();
-    case.shows(1, &replay, &["the histories differ from", "export: undoing"]);
+    case.shows(1, &replay, &["the histories first differ at", "export: undoing"]);
 
     let stopped = case.declined();
     export(&stopped);
@@ -662,7 +662,7 @@ fn scenarios_say_by_their_exit_code_how_they_ended() {
     scenario("Refused");
     let output = test(&[]);
     let (text, error) = texts(&output);
-    assert_eq!(text, "tests/order.toml\n  ok    it ends\n1 scenario, 0 failed; 0 seeds under faults\n", "{error}");
+    assert_eq!(text, "tests/order.toml\n  ok    it ends\n1 scenario, 0 failed; 0 runs under faults\n", "{error}");
     assert_eq!(output.status.code(), Some(0));
     scenario("Processed");
     let output = test(&["tests/order.toml", "--workflows", "workflows"]);

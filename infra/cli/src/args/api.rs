@@ -16,17 +16,16 @@ pub const DEFAULT_URL: &str = "http://127.0.0.1:8080";
 /// The system to speak to.
 #[derive(clap::Args, Clone)]
 pub struct At {
-    /// URL of the API [default: the URL in .stepwarden/url while `stepwarden up` runs in this folder, else http://127.0.0.1:8080]
+    /// URL of the API [default: the one in .stepwarden/url while `up` runs in this folder, else http://127.0.0.1:8080]
     #[arg(long, env = "STEPWARDEN_URL")]
     pub url: Option<String>,
     /// Token for the API [default: the token in .stepwarden/token, if the API is on this machine]
     #[arg(long, env = "STEPWARDEN_TOKEN", hide_env_values = true)]
     pub token: Option<String>,
-    /// Name of the deployment's CloudFormation stack, whose outputs contain the URL; takes precedence over --url. Calls
-    /// are signed with your AWS credentials unless there is a token
+    /// Name of a deployment's CloudFormation stack; the API's URL is read from its outputs, and --url is ignored
     #[arg(long, env = "STEPWARDEN_STACK", value_name = "NAME")]
     pub stack: Option<String>,
-    /// AWS profile whose credentials sign calls [default: the one that the AWS CLI would use]
+    /// AWS profile whose credentials read the stack and, without a token, sign calls [default: as for the AWS CLI]
     #[arg(long, value_name = "NAME")]
     pub profile: Option<String>,
     /// Print the answer as JSON
@@ -76,7 +75,7 @@ impl At {
 pub struct Submit {
     /// File with the workflow's input, one JSON object; `-` reads standard input
     pub file: PathBuf,
-    /// Name of the workflow [default: the only one, or `order` if there are several]
+    /// Name of the workflow [default: the system's only workflow, or `order` if there are several]
     #[arg(long)]
     pub workflow: Option<String>,
     /// Your own reference for the order; lists show it and can filter by it
@@ -88,7 +87,7 @@ pub struct Submit {
     /// Idempotency key: submitting the same order again under the same key creates no second order [default: a new key]
     #[arg(long)]
     pub key: Option<String>,
-    /// Name of the registered queue that receives the notices about the order
+    /// Name of a registered reply queue, to which the system sends messages about the order's progress
     #[arg(long, value_name = "NAME")]
     pub reply_queue: Option<String>,
     /// Priority of the order
@@ -184,23 +183,23 @@ pub struct One {
 pub struct Get {
     /// The order's id
     pub id: String,
-    /// Also show the input, the history and the actions that are possible now; needs the operator's scope
+    /// Also show the input, the history and the actions that are possible now; needs the rights of an operator
     #[arg(long)]
     pub full: bool,
-    /// Print only the stored record, even if it cannot be read; needs the operator's scope
+    /// Print only the stored record, even one that the system cannot read; needs the rights of an operator
     #[arg(long, conflicts_with = "full")]
     pub raw: bool,
     /// Print only what this step returned, as JSON
     #[arg(long, value_name = "STEP", conflicts_with_all = ["full", "raw"])]
     pub output: Option<String>,
-    /// Print the items in this state from a step's list, each with its order, 100 at a time; needs the operator's scope
+    /// Print the items of a step's list that are in this state, 100 at a time; needs the rights of an operator
     #[arg(long, value_name = "STATE", conflicts_with_all = ["full", "raw", "output"])]
     #[arg(value_parser = ["all", "to_do", "open", "done", "failed", "undone", "stuck"])]
     pub items: Option<String>,
-    /// Show the items of this step's list; needed only if several steps of the order have lists
+    /// With --items: the step that has the list; needed only if several steps have lists
     #[arg(long, requires = "items")]
     pub step: Option<String>,
-    /// Cursor printed with the previous page of --items
+    /// Show the page of --items that begins at this cursor; the previous page ends with it
     #[arg(long, value_name = "N", requires = "items")]
     pub cursor: Option<usize>,
     #[command(flatten)]
@@ -212,9 +211,9 @@ pub struct Get {
 pub struct Mend {
     /// The order's id
     pub id: String,
-    /// File with the complete corrected record, JSON; `-` reads standard input
+    /// File with the complete corrected record, as JSON; `-` reads standard input
     pub file: PathBuf,
-    /// Mark of the record that you read, as printed by `get --raw`
+    /// Mark that `get --raw` printed; it shows which stored record you corrected
     #[arg(long, value_name = "MARK")]
     pub seen: String,
     #[command(flatten)]
@@ -228,8 +227,9 @@ pub struct Mend {
 pub struct Migrate {
     /// The order's id
     pub id: String,
-    /// Hash of the new definition, or `latest` for the definition that new orders get. To withdraw a waiting migration,
-    /// give the hash of the definition that the order has
+    /// Hash of the new definition, or `latest` for the definition that new orders get
+    ///
+    /// To withdraw a migration that is still waiting, give the hash of the definition that the order has now.
     #[arg(long, value_name = "HASH")]
     pub to: String,
     /// Show what would be done, and change nothing
@@ -237,7 +237,7 @@ pub struct Migrate {
     pub dry_run: bool,
     #[command(flatten)]
     pub by: By,
-    /// Migrate only if the order is still at this version
+    /// Migrate only if the order still has this version number, which `get --json` shows
     #[arg(long, value_name = "VERSION")]
     pub if_version: Option<u64>,
     #[command(flatten)]
@@ -255,7 +255,7 @@ pub struct RunAgain {
     /// Use new idempotency keys even for steps that were not undone, so that their services do the work a second time
     #[arg(long)]
     pub new_keys: bool,
-    /// Run again even if a step has no undo; its earlier effects then stay
+    /// Run steps again even if some have no undo; the earlier effects of those steps stay
     #[arg(long)]
     pub without_undo: bool,
     /// Show what would be done, and change nothing
@@ -263,7 +263,7 @@ pub struct RunAgain {
     pub dry_run: bool,
     #[command(flatten)]
     pub by: By,
-    /// Run again only if the order is still at this version
+    /// Run again only if the order still has this version number, which `get --json` shows
     #[arg(long, value_name = "VERSION")]
     pub if_version: Option<u64>,
     #[command(flatten)]
@@ -295,7 +295,7 @@ pub struct Watch {
 /// How long to follow an order.
 #[derive(clap::Args, Clone, Copy)]
 pub struct Wait {
-    /// Stop following after this time, for example 30s, 10m or 2h
+    /// Stop following the order after this time, for example 30s, 10m or 2h
     #[arg(long, default_value = "10m", value_name = "TIME", value_parser = time)]
     pub timeout: Duration,
 }
@@ -303,7 +303,7 @@ pub struct Wait {
 /// Which orders.
 #[derive(clap::Args, Serialize)]
 pub struct Filter {
-    /// Only orders in this state: Pending, Processing, Processed, Undoing, Undone, Error, Paused, or Waiting in a step
+    /// Only orders in state Pending, Processing, Processed, Undoing, Undone, Error, Paused or Waiting (a step waits)
     #[arg(long)]
     pub state: Option<String>,
     /// Only orders of this workflow
@@ -312,10 +312,12 @@ pub struct Filter {
     /// Only this tenant's orders
     #[arg(long)]
     pub tenant: Option<String>,
-    /// Only the orders that this order started; without this option, all orders that another order started are left out
+    /// Only orders that this order started
+    ///
+    /// Without --parent, orders that another order started are left out, unless --state is Error, Paused or Waiting.
     #[arg(long, value_name = "ORDER_ID")]
     pub parent: Option<String>,
-    /// Only orders with this label
+    /// Only orders that have this label
     #[arg(long)]
     pub label: Option<String>,
     /// Only orders whose reference begins with this text
@@ -343,11 +345,10 @@ pub struct Bulk {
     /// Only orders in which a step of this agent is failing or has failed
     #[arg(long)]
     pub agent: Option<String>,
-    /// Only orders in which the failing or failed step has this error, as `overview` shows it; differences in numbers
-    /// and ids are ignored
+    /// Only orders whose failing or failed step has this error, as `overview` shows it; numbers and ids may differ
     #[arg(long, value_name = "TEXT")]
     pub error: Option<String>,
-    /// Act on the orders in this file, one id per line, at most 5000; `-` reads standard input. Filters narrow the list
+    /// File of at most 5000 order ids, one per line; `-` reads standard input. Filters, if given, narrow this list
     #[arg(long, value_name = "FILE")]
     pub ids: Option<PathBuf>,
     #[command(flatten)]
@@ -367,13 +368,13 @@ pub struct Bulk {
     /// For resubmit with --step: JSON input that replaces the order's input for that step
     #[arg(long, value_parser = json)]
     pub input: Option<Value>,
-    /// For mark-done: JSON output that the agent would have returned
+    /// For mark-done: the step's output, as JSON, that the agent would have returned
     #[arg(long, value_parser = json)]
     pub output: Option<Value>,
-    /// For migrate, and for a resubmit that migrates first: hash of the new definition, or `latest`; needs --workflow
+    /// For migrate: hash of the new definition, or `latest`. For resubmit: migrate to it first. Needs --workflow
     #[arg(long, value_name = "HASH")]
     pub to_definition: Option<String>,
-    /// Start the job, print its id, and do not follow it
+    /// Start the job and print its id, but do not follow it
     #[arg(long)]
     pub detach: bool,
     /// Idempotency key: repeating the command under the same key starts no second job [default: a new key]
@@ -390,7 +391,7 @@ pub struct Jobs {
     /// Without it they are listed.
     #[command(subcommand)]
     pub verb: Option<JobVerb>,
-    /// Cursor printed with the previous page
+    /// Show the page that begins at this cursor; the previous page ends with it
     #[arg(long)]
     pub cursor: Option<String>,
     #[command(flatten)]
@@ -414,7 +415,7 @@ pub enum JobVerb {
         #[command(flatten)]
         at: At,
     },
-    /// Print a line for each order
+    /// Print a job's outcome for each order
     Results {
         /// The job's id
         id: String,
@@ -424,7 +425,7 @@ pub enum JobVerb {
         #[command(flatten)]
         at: At,
     },
-    /// Pause a job; after about a second, it begins no more actions
+    /// Pause a job; it begins no more actions after about a second
     Pause(JobWhy),
     /// Resume a paused job
     Resume(JobWhy),
@@ -467,20 +468,20 @@ pub enum Letters {
 /// What to move.
 #[derive(clap::Args)]
 pub struct Redrive {
-    /// Queue with the dead letters to move, as listed by `dlq`, or set-aside
+    /// Name of the queue, as listed by `dlq`, for example scheduler or set-aside
     pub queue: String,
     #[command(flatten)]
     pub by: By,
     /// Move at most this many messages, 1 to 1000
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=1000))]
     pub limit: u64,
-    /// Move all of them with an SQS task that keeps running after this command ends; not for set-aside
+    /// Move all messages, with an SQS task that continues after this command ends; not for set-aside
     #[arg(long, conflicts_with = "limit")]
     pub all: bool,
-    /// Messages that the task moves per second, 1 to 500
+    /// With --all: messages to move per second, 1 to 500
     #[arg(long, requires = "all", value_name = "N", value_parser = clap::value_parser!(u64).range(1..=500))]
     pub rate: Option<u64>,
-    /// Move nothing; show the first messages and why they are there
+    /// Move nothing; show the first messages, and why each is in the queue
     #[arg(long)]
     pub dry_run: bool,
     #[command(flatten)]
@@ -492,10 +493,10 @@ pub struct Redrive {
 pub struct List {
     #[command(flatten)]
     pub filter: Filter,
-    /// Maximum number of orders in the page
+    /// Maximum number of orders on the page
     #[arg(long)]
     pub limit: Option<u32>,
-    /// Cursor printed with the previous page
+    /// Show the page that begins at this cursor; the previous page ends with it
     #[arg(long)]
     pub cursor: Option<String>,
     #[command(flatten)]
@@ -518,13 +519,13 @@ pub struct Act {
     /// For resubmit: new JSON input for the failed item N of a list; repeatable
     #[arg(long = "item", value_name = "N=JSON", value_parser = item, conflicts_with = "input")]
     pub items: Vec<(String, Value)>,
-    /// For mark-done: JSON output that the agent would have returned
+    /// For mark-done: the step's output, as JSON, that the agent would have returned
     #[arg(long, value_parser = json)]
     pub output: Option<Value>,
-    /// For resubmit: first migrate the order to the definition with this hash, or to the `latest` one
+    /// For resubmit: first migrate to this definition, a hash, or `latest` for the definition that new orders get
     #[arg(long, value_name = "HASH", conflicts_with_all = ["step", "input", "items", "output"])]
     pub to: Option<String>,
-    /// Act only if the order is still at this version
+    /// Act only if the order still has this version number, which `get --json` shows
     #[arg(long, value_name = "VERSION")]
     pub if_version: Option<u64>,
     /// Follow the order until it ends, as `watch` does

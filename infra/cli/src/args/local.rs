@@ -25,7 +25,7 @@ const LAST_FIRST: u64 = u64::MAX - MOST_SEEDS;
 /// How a system starts.
 #[derive(clap::Args)]
 pub struct Up {
-    /// Port of the API on 127.0.0.1; 0 picks three free ports
+    /// Port of the API on 127.0.0.1, followed by two ports for other services; 0 picks free ports
     ///
     /// The next two ports serve the AWS endpoints and the sample remote services.
     #[arg(long, default_value_t = 8080, value_parser = first_of_three)]
@@ -38,28 +38,28 @@ pub struct Up {
     /// The token and the URL are still written to .stepwarden, where the other commands find them.
     #[arg(long, conflicts_with = "data")]
     pub memory: bool,
-    /// Start with the data that is left if data files are damaged or missing; keeps a copy of each damaged file
+    /// If data files are damaged or missing, start with the rest of the data; keeps a copy of each damaged file
     #[arg(long, conflicts_with = "memory")]
     pub accept_loss: bool,
-    /// What an acknowledged write survives
+    /// Which failures stored data survives
     #[arg(long, value_enum, default_value_t = Kept::Power)]
     pub durability: Kept,
-    /// Use a deployment's tables and queues, named in environment variables, instead of the embedded ones
+    /// Use the tables and queues of a deployment, named in environment variables, instead of local ones
     #[arg(long)]
     pub aws: bool,
-    /// URL that an agent or a pool calls instead of the sample remote service; repeatable
+    /// URL that the agent or pool NAME calls instead of a sample remote service; repeatable
     #[arg(long = "remote", value_name = "NAME=URL", value_parser = remote)]
     pub remotes: Vec<(String, String)>,
-    /// URL or command that is called instead of a Lambda function; repeatable
+    /// URL or command that is called instead of the Lambda function NAME; repeatable
     ///
-    /// The URL receives the event. The command reads the event from standard input and writes the result to standard
-    /// output.
+    /// The function's event is posted to the URL. A command reads the event from standard input and writes the result
+    /// to standard output.
     #[arg(long = "lambda", value_name = "NAME=URL|COMMAND", value_parser = target)]
     pub functions: Vec<(String, Target)>,
-    /// Value that replaces a value in a workflow file's `config`, as JSON or as plain text; repeatable
+    /// New value for NAME in the `config` of a workflow's file, as JSON or as plain text; repeatable
     #[arg(long, value_name = "WORKFLOW.NAME=VALUE", value_parser = setting)]
     pub config: Vec<(String, String, Value)>,
-    /// Hosts that an order's data may put into a URL, separated by commas
+    /// Hosts that steps may call if the host in a step's URL comes from an order's data; separated by commas
     ///
     /// `*.example.com` allows every host below example.com.
     #[arg(long, value_name = "HOSTS", default_value = "")]
@@ -67,7 +67,7 @@ pub struct Up {
     /// TOML file with more tokens, each with its tenant and scopes; docs/security.md has an example
     #[arg(long, value_name = "FILE")]
     pub tokens: Option<PathBuf>,
-    /// Orders per second that each tenant may submit over HTTP, with bursts of twice as many; 0 sets no limit
+    /// Orders per second that each tenant may submit over HTTP, with bursts of twice as many; 0 means no limit
     #[arg(long, default_value_t = 500, value_name = "N")]
     pub rate_limit: u32,
     #[command(flatten)]
@@ -129,18 +129,18 @@ pub enum Lang {
 /// Queues in addition to those of every system.
 #[derive(clap::Args)]
 pub struct Setup {
-    /// Register a queue for the notices about these tenants' orders; repeatable
+    /// Queue that receives messages about the progress of these tenants' orders; repeatable
     ///
-    /// `*` means every tenant; NAME alone means tenant `default`.
+    /// `*` means every tenant. NAME without tenants means tenant `default`.
     #[arg(long = "reply-queue", value_name = "NAME=TENANT,TENANT", default_value = "default")]
     pub reply_queues: Vec<ReplyQueues>,
     /// Give an agent several pools of workers, the preferred pool first, for example "payment=payment,payment-b"
     #[arg(long, env = "AGENT_POOLS", value_parser = stepwarden_aws::config::pools, default_value = "")]
     pub pools: Layout,
-    /// Agent that your own program serves; repeatable
+    /// Name of an agent that is your own program; repeatable
     ///
-    /// Workflows can use the agent, and its requests go to the queue agent-NAME. Agents in stepwarden.toml need not be
-    /// named.
+    /// Workflows can use the agent, which receives its requests from the queue agent-NAME. Agents in stepwarden.toml
+    /// need not be named.
     #[arg(long = "external-agent", value_name = "NAME")]
     pub external_agents: Vec<String>,
 }
@@ -163,10 +163,10 @@ pub struct Remotes {
     /// Port on 127.0.0.1; 0 picks a free port. The first line of the output is the URL
     #[arg(long, default_value_t = 8082)]
     pub port: u16,
-    /// Directory for the ledgers, which record every effect of a call [default: in memory]
+    /// Directory for the ledgers, which record what each call changed [default: in memory]
     #[arg(long, value_name = "DIR")]
     pub data: Option<PathBuf>,
-    /// Start with the data that is left if the ledger file is damaged or missing; keeps a copy of a damaged file
+    /// If the ledger file is damaged or missing, start with the rest of the data; keeps a copy of a damaged file
     #[arg(long, requires = "data")]
     pub accept_loss: bool,
 }
@@ -176,13 +176,13 @@ pub struct Remotes {
 pub struct Demo {
     /// File with orders, one JSON object per line [default: the 830 built-in orders]
     pub file: Option<PathBuf>,
-    /// Share of calls to remote services that fail but can be retried
+    /// Share of calls to remote services that fail but can be retried, from 0 to 1
     #[arg(long, default_value_t = 0.10, value_parser = rate)]
     pub transient: f64,
-    /// Share of calls that never get an answer
+    /// Share of calls to remote services that never get an answer, from 0 to 1
     #[arg(long, default_value_t = 0.03, value_parser = rate)]
     pub hang: f64,
-    /// Share of steps that a remote service refuses permanently
+    /// Share of steps that a remote service refuses permanently, from 0 to 1
     #[arg(long, default_value_t = 0.01, value_parser = rate)]
     pub permanent: f64,
     /// Seed of the faults; the same seed repeats the same faults
@@ -199,19 +199,19 @@ pub struct Bench {
     /// Parts to measure, separated by commas
     #[arg(long, value_enum, value_delimiter = ',', value_name = "PARTS", default_values_t = Part::value_variants().iter().copied())]
     pub only: Vec<Part>,
-    /// Orders in the throughput run
+    /// Number of orders in part `throughput`
     #[arg(long, default_value_t = 5000, value_parser = clap::value_parser!(u64).range(1..))]
     pub orders: u64,
-    /// Items of the list in part `lists`, 1 to 10,000
+    /// Number of items of the list in part `lists`, 1 to 10,000
     #[arg(long, default_value_t = 2000, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=MAX_ITEMS as u64))]
     pub items: u64,
-    /// Number of orders in the latency run, which runs them one at a time
+    /// Number of orders in part `single`, which runs them one at a time
     #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..))]
     pub single: u64,
-    /// Maximum number of orders in flight in the throughput run
+    /// Maximum number of orders that are open at once in part `throughput`
     #[arg(long, default_value_t = 128, value_parser = at_least_one)]
     pub in_flight: usize,
-    /// In the throughput run, submit N orders before the first is scheduled; without N, submit all orders first
+    /// In part `throughput`, submit N orders before the first one starts; without N, submit all orders first
     ///
     /// When these N orders have ended, the next N are submitted. The measured rate leaves out the time that submitting
     /// takes.
@@ -225,31 +225,31 @@ pub struct Bench {
     /// Duration of the run for each rate
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = lasting)]
     pub rate_for: Duration,
-    /// Number of waiting orders in part `open`, which kills its system once
+    /// Number of waiting orders in part `open`
     #[arg(long, default_value_t = 5000, value_name = "N", value_parser = clap::value_parser!(u64).range(10..=100_000_000))]
     pub open: u64,
     /// How many times part `recovery` kills each of these: an agent, the scheduler, everything
     #[arg(long, default_value_t = 3, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
     pub kills: u32,
-    /// Measure one run of this length at --rate instead of the parts: latency, memory and files; for example 1h
+    /// Instead of the parts, measure one run of this length (such as 1h) at --rate: latency, memory and file sizes
     #[arg(long, value_name = "TIME", value_parser = lasting, conflicts_with_all = ["only", "backlog"])]
     pub duration: Option<Duration>,
     /// Orders per second in the run of --duration
     #[arg(long, default_value_t = 100, value_name = "N", requires = "duration", value_parser = per_second())]
     pub rate: u32,
-    /// What an acknowledged write survives
+    /// Which failures stored data survives
     #[arg(long, value_enum, default_value_t = Kept::Power)]
     pub durability: Kept,
-    /// Keep all data in memory, and skip the measurements that kill the system, because its data would be lost
+    /// Keep all data in memory, and skip parts `open` and `recovery`, which need data that survives a kill
     #[arg(long)]
     pub memory: bool,
-    /// Directory for the data [default: a new directory]
+    /// Directory for the data [default: a new temporary directory]
     #[arg(long, value_name = "DIR", conflicts_with = "memory")]
     pub data: Option<PathBuf>,
     /// URL that each step calls with POST, except in parts lists, open and recovery; by default a step calls nothing
     #[arg(long, value_name = "URL")]
     pub service: Option<String>,
-    /// Print one JSON object
+    /// Print the results as one JSON object
     #[arg(long)]
     pub json: bool,
 }
@@ -259,13 +259,13 @@ pub struct Bench {
 pub enum Part {
     /// Latency of one order at a time
     Single,
-    /// Orders per second, with many in flight
+    /// Orders per second, with many orders open at once
     Throughput,
-    /// Cost of the items of a list, compared with the same orders submitted one by one
+    /// Cost of starting orders from a list, compared with submitting the same orders one by one
     Lists,
-    /// Latency at fixed rates
+    /// Latency while orders are submitted at fixed rates
     Rates,
-    /// How much many waiting orders slow down everything else, and how long a restart takes after kill -9
+    /// Effect of many waiting orders on the rest of the system, and the time of a restart after kill -9
     Open,
     /// Time to recover from kill -9 of an agent, of the scheduler, and of everything
     Recovery,
@@ -301,7 +301,7 @@ impl Bench {
             return Err("with --memory nothing survives a kill, so there is nothing to measure");
         }
         if self.backlog.is_some() && !self.only.contains(&Part::Throughput) {
-            return Err("--backlog needs the throughput run, which --only excludes");
+            return Err("--backlog needs part `throughput`, which --only excludes");
         }
         if self.data.as_deref().is_some_and(|dir| dir.join("tables.db").exists()) {
             return Err(
@@ -318,27 +318,31 @@ impl Bench {
 pub struct Simulate {
     /// Workflow file [default: built-in workflows, which together use every feature of workflow files]
     pub file: Option<PathBuf>,
-    /// Agent that your own program serves; repeatable
+    /// Name of an agent that is your own program; repeatable
     #[arg(long = "external-agent", value_name = "NAME")]
     pub external_agents: Vec<String>,
-    /// Replay the order that `stepwarden export` wrote to this file. With a workflow FILE, replay it under the
-    /// definition in that file. Repeat the option for each order that this order started
+    /// Replay the order that `stepwarden export` wrote to this file; repeatable
+    ///
+    /// If you also name a workflow file, the order is replayed under the definition in that file. To include orders
+    /// that this order started, repeat the option with the export of each.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["adapter_every", "external_agents", "seeds", "seed", "first"])]
     pub replay: Vec<PathBuf>,
-    /// Number of seeds to run [default: 1000]
+    /// Number of runs, each with another seed [default: 1000]
     #[arg(long, value_parser = clap::value_parser!(u64).range(..=MOST_SEEDS))]
     pub seeds: Option<u64>,
-    /// First seed: --first 30000 --seeds 1000 runs seeds 30000 to 30999
+    /// Seed of the first run: --first 30000 --seeds 1000 runs seeds 30000 to 30999
     #[arg(long, default_value_t = 0, value_name = "N", value_parser = clap::value_parser!(u64).range(..=LAST_FIRST))]
     pub first: u64,
-    /// Replay only this seed and print its trace
+    /// Run only this seed, and print a trace of the run
     #[arg(long, conflicts_with_all = ["seeds", "first"])]
     pub seed: Option<u64>,
-    /// Run every Nth seed with the code that calls DynamoDB instead of a store in memory, and five times as many seeds
-    /// with the code that calls SQS and EventBridge; 0 runs none
+    /// Include the code that calls DynamoDB in every Nth run; 0 includes it in no run
+    ///
+    /// Five times as many runs include the code that calls SQS and EventBridge. The other runs use simple stores in
+    /// memory instead of these services.
     #[arg(long, default_value_t = ADAPTER_EVERY, value_name = "N")]
     pub adapter_every: u64,
-    /// Print one JSON object
+    /// Print the results as one JSON object
     #[arg(long)]
     pub json: bool,
 }
@@ -352,13 +356,13 @@ pub struct Test {
     /// Play only scenarios whose name contains this text
     #[arg(long, value_name = "TEXT")]
     pub only: Option<String>,
-    /// Number of runs under faults for each scenario, each with another seed; 0 for none
+    /// Number of runs with injected faults for each scenario, each with another seed; 0 for none
     #[arg(long, default_value_t = 20, value_name = "N", value_parser = clap::value_parser!(u64).range(..=MOST_SEEDS))]
     pub faults: u64,
-    /// Play only the run under faults with this seed, and print its trace
+    /// Play only the run that gets its injected faults from this seed, and print a trace of the run
     #[arg(long, value_name = "N", conflicts_with = "faults")]
     pub seed: Option<u64>,
-    /// Print one JSON object
+    /// Print the results as one JSON object
     #[arg(long)]
     pub json: bool,
 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 /// What to do with workflows.
 #[derive(clap::Subcommand)]
 pub enum Workflows {
-    /// List the workflows, each with the definition that its new orders get
+    /// List the workflows, each with the hash of the definition that its new orders get
     List(At),
     /// Show a workflow and its changes, or one of its definitions
     #[command(
@@ -28,7 +28,7 @@ pub enum Workflows {
         after_help = "Examples:\n  stepwarden workflows put order.toml --reason \"longer timeout\"\n  stepwarden workflows put order.toml --activate --reason \"longer timeout\""
     )]
     Put(Put),
-    /// Show how a workflow file differs from the active definition; changes nothing
+    /// Show how a workflow file differs from the active definition, which new orders get; changes nothing
     Diff(Diff),
     /// Give new orders of a workflow the definition with this hash
     Activate(Activate),
@@ -43,7 +43,7 @@ pub enum Workflows {
 pub struct Show {
     /// Name of the workflow
     pub name: String,
-    /// Hash of one of the workflow's definitions, to print that definition
+    /// Hash of one of the workflow's definitions; prints only that definition
     pub hash: Option<String>,
     #[command(flatten)]
     pub at: At,
@@ -55,7 +55,7 @@ pub struct Check {
     /// Workflow files
     #[arg(required = true)]
     pub files: Vec<PathBuf>,
-    /// Agent that your own program serves and the files use; repeatable
+    /// Name of an agent that the files use and that is your own program; repeatable
     #[arg(long = "agent", value_name = "NAME")]
     pub agents: Vec<String>,
 }
@@ -65,7 +65,7 @@ pub struct Check {
 pub struct Explain {
     /// Workflow file, whose name ends in .toml, or the name of a workflow of the system
     pub workflow: String,
-    /// Print a Mermaid diagram instead
+    /// Print a Mermaid diagram instead of words
     #[arg(long)]
     pub mermaid: bool,
     #[command(flatten)]
@@ -118,8 +118,9 @@ pub struct Change {
 /// Who changes it, why, and on what condition.
 #[derive(clap::Args)]
 pub struct How {
-    /// Number of the workflow's last change, as printed by `workflows show`; if there has been a later change, the
-    /// command fails [default: the number when the command starts]
+    /// Fail if the workflow's last change no longer has this number, which `workflows show` prints
+    ///
+    /// By default, the command fails if the workflow changes while the command runs.
     #[arg(long, value_name = "N")]
     pub if_version: Option<u64>,
     #[command(flatten)]

@@ -158,7 +158,7 @@ fn checks(system: &System, tasks: &[Task], counts: &Counts) -> Result<Vec<Check>
         check(open == 0, format!("every order ended: {open} are still open")),
         Check { detail: (!ledgers.is_clean()).then(|| ledgers.to_string()), ..check(ledgers.is_clean(), effects) },
         check(counts.events_put >= alerted, format!("an alert for each of the {alerted} orders in Error")),
-        check(aside == 0, format!("no message was set aside: {aside} are")),
+        check(aside == 0, format!("no message is a dead letter or set aside: {aside} are")),
     ])
 }
 

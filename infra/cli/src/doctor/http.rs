@@ -99,14 +99,14 @@ async fn system(api: &Api) -> Vec<Check> {
                  docs/runbook.md",
             ),
         },
-        Err(error) => fail("supervisor", error, "see the tables below"),
+        Err(error) => fail("supervisor", error, "see the lines about tables below"),
     });
     checks.push(match read(api, "/queues").await {
         Ok(Queues { queues }) => match queues.iter().filter_map(QueueRow::to_redrive).sum() {
             0_u64 => ok("dead letters", "none"),
             n => warn("dead letters", format!("{n} messages"), "stepwarden dlq"),
         },
-        Err(error) => fail("dead letters", error, "see the queues below"),
+        Err(error) => fail("dead letters", error, "see the lines about queues below"),
     });
     checks.push(match read(api, "/overview").await {
         Ok(Overview { unreadable: all, .. }) if !all.is_empty() => {
@@ -121,7 +121,7 @@ async fn system(api: &Api) -> Vec<Check> {
             0 => ok("orders", format!("{} open, none in Error", open.count)),
             n => warn("orders", format!("{n} in Error wait for a person"), "stepwarden overview"),
         },
-        Err(error) => fail("orders", error, "see the tables below"),
+        Err(error) => fail("orders", error, "see the lines about tables below"),
     });
     checks
 }

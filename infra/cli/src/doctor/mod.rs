@@ -277,7 +277,7 @@ fn clock(of: &str, headers: &HeaderMap, now: Timestamp) -> Option<Check> {
     let date = headers.get(DATE)?.to_str().ok()?;
     let theirs = DateTimeParser::new().parse_timestamp(date).ok()?;
     let apart = theirs.duration_since(now);
-    let detail = format!("{} s from {of}", apart.as_secs());
+    let detail = format!("differs by {} s from {of}", apart.as_secs());
     let hint = "synchronise the clocks with NTP: deadlines and signatures are compared across machines";
     Some(match apart.abs() {
         apart if apart <= CLOCK => ok("clock", format!("matches {of}")),
