@@ -365,7 +365,7 @@ pub struct Bulk {
     /// Stop after this many failures
     #[arg(long, default_value_t = 10, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000))]
     pub abort_after: u64,
-    /// For resubmit with --step: JSON input that replaces the order's input for that step
+    /// For resubmit with --step: JSON input that this step gets instead of the order's input
     #[arg(long, value_parser = json)]
     pub input: Option<Value>,
     /// For mark-done: the step's output, as JSON, that the agent would have returned
@@ -513,7 +513,7 @@ pub struct Act {
     /// Step to act on; needed only if the action could apply to several steps
     #[arg(long)]
     pub step: Option<String>,
-    /// For resubmit: JSON input that replaces the order's input for the failed step
+    /// For resubmit: JSON input that the failed step gets instead of the order's input
     #[arg(long, value_parser = json)]
     pub input: Option<Value>,
     /// For resubmit: new JSON input for the failed item N of a list; repeatable

@@ -38,7 +38,7 @@ pub struct Up {
     /// The token and the URL are still written to .stepwarden, where the other commands find them.
     #[arg(long, conflicts_with = "data")]
     pub memory: bool,
-    /// If data files are damaged or missing, start with the rest of the data; keeps a copy of each damaged file
+    /// If data files are damaged or missing, start with what can still be read; damaged files are copied first
     #[arg(long, conflicts_with = "memory")]
     pub accept_loss: bool,
     /// Which failures stored data survives
@@ -166,7 +166,7 @@ pub struct Remotes {
     /// Directory for the ledgers, which record what each call changed [default: in memory]
     #[arg(long, value_name = "DIR")]
     pub data: Option<PathBuf>,
-    /// If the ledger file is damaged or missing, start with the rest of the data; keeps a copy of a damaged file
+    /// If the ledger file is damaged or missing, start with what can still be read; a damaged file is copied first
     #[arg(long, requires = "data")]
     pub accept_loss: bool,
 }
@@ -234,7 +234,7 @@ pub struct Bench {
     /// Instead of the parts, measure one run of this length (such as 1h) at --rate: latency, memory and file sizes
     #[arg(long, value_name = "TIME", value_parser = lasting, conflicts_with_all = ["only", "backlog"])]
     pub duration: Option<Duration>,
-    /// Orders per second in the run of --duration
+    /// Orders to submit per second, with --duration
     #[arg(long, default_value_t = 100, value_name = "N", requires = "duration", value_parser = per_second())]
     pub rate: u32,
     /// Which failures stored data survives

@@ -47,7 +47,7 @@ pub struct Cli {
     /// What to do.
     #[command(subcommand)]
     pub command: Option<Command>,
-    /// Folder of workflow files, for commands that run workflows here [default: ./workflows, else built-in workflows]
+    /// Folder of workflow files, for commands that use files of this machine [default: ./workflows, else built-in ones]
     #[arg(long, global = true, value_name = "DIR")]
     pub workflows: Option<PathBuf>,
 }
