@@ -27,13 +27,16 @@ pub(crate) struct Ahead {
     log: File,
     /// How many frames it has when it is full.
     frames: u64,
+    /// Bytes that it has at least. Asking for them at each commit would cost a write: Linux gives a file whose times were read
+    /// an exact time at its next change, and then each sync writes the file's metadata too (`fs/inode.c`, multigrain timestamps).
+    length: u64,
 }
 
 impl Ahead {
     /// The log in the file `log`. `None` if nothing is synced, or the file cannot be opened: then it grows with each commit.
     pub fn of(durability: Durability, log: &Path, frames: u64) -> Option<Self> {
         // Appending cannot overwrite anything, whatever else happens to the file.
-        let open = || Some(Self { log: OpenOptions::new().append(true).open(log).ok()?, frames });
+        let open = || Some(Self { log: OpenOptions::new().append(true).open(log).ok()?, frames, length: 0 });
         match durability {
             Durability::Full => open(),
             Durability::Process => None,
@@ -47,10 +50,16 @@ impl Ahead {
         let frame = FRAME_HEAD_BYTES + u64::from(marks::page_bytes(&head));
         let used = HEAD_BYTES + u64::from(marks::frames(&head)) * frame;
         let full = HEAD_BYTES + self.frames * frame;
-        let Ok(length) = self.log.metadata().map(|found| found.len()) else { return };
-        if length < full && used + LEAST_BYTES > length {
-            let zeros = vec![0; STEP_BYTES.min(full - length) as usize];
-            let _ = self.log.write_all(&zeros);
+        if self.length >= full.min(used + LEAST_BYTES) {
+            return;
+        }
+        let Ok(found) = self.log.metadata() else { return };
+        self.length = found.len();
+        if self.length < full.min(used + LEAST_BYTES) {
+            let zeros = vec![0; STEP_BYTES.min(full - self.length) as usize];
+            if self.log.write_all(&zeros).is_ok() {
+                self.length += zeros.len() as u64;
+            }
         }
     }
 }
