@@ -7,11 +7,10 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use dynoxide::actions::create_table::CreateTableRequest;
 use dynoxide::actions::put_item::PutItemRequest;
 use dynoxide::actions::transact_write_items::{TransactPut, TransactWriteItem, TransactWriteItemsRequest};
 use dynoxide::types::AttributeValue;
@@ -28,7 +27,6 @@ use crate::clock::Clock;
 use crate::counts::Counters;
 use crate::expressions;
 use crate::lane::{self, Kind, Lane};
-use crate::rows;
 use crate::together::{Together, Write};
 use crate::tokens::{self, Token};
 
@@ -69,7 +67,6 @@ pub(crate) struct DynamoDb {
 
 struct Engine {
     database: Arc<Marked<Database>>,
-    file: Option<PathBuf>,
     together: Together,
     /// Held for as long as a call may be in progress.
     _lock: Option<Arc<File>>,
@@ -80,7 +77,7 @@ type Outcome<T> = Result<T, DynoxideError>;
 impl DynamoDb {
     pub fn memory(clock: Arc<Clock>, counters: Arc<Counters>) -> Outcome<Self> {
         let database = Arc::new(Marked::memory(Database::memory_with_clock(clock.clone())?));
-        let engine = Engine { database, file: None, together: Together::default(), _lock: None };
+        let engine = Engine { database, together: Together::default(), _lock: None };
         let has_threads = Handle::try_current().is_ok_and(|on| on.runtime_flavor() == RuntimeFlavor::MultiThread);
         let lane = has_threads.then(|| Lane::new(Box::new(|| Ok(()))));
         Ok(Self::new(engine, lane, clock, counters))
@@ -94,8 +91,6 @@ impl DynamoDb {
         counters: Arc<Counters>,
     ) -> Outcome<Self> {
         let database = Database::new(&path.to_string_lossy())?;
-        // Sets synchronous=NORMAL: SQLite then syncs around checkpoints only, and a commit survives the end of the process.
-        database.disable_bulk_loading()?;
         if !beside(path, "-wal").exists() {
             let reason = "its file system cannot keep SQLite's write-ahead log; put the data on a local disk";
             return Err(DynoxideError::InternalServerError(reason.into()));
@@ -120,8 +115,7 @@ impl DynamoDb {
             marked.note(head);
             Ok(())
         });
-        let file = Some(path.to_owned());
-        let engine = Engine { database, file, together: Together::default(), _lock: Some(lock) };
+        let engine = Engine { database, together: Together::default(), _lock: Some(lock) };
         Ok(Self::new(engine, Some(Lane::new(sync)), clock, counters))
     }
 
@@ -146,7 +140,7 @@ impl DynamoDb {
                 Err(error) => Err(error),
             },
             "TransactGetItems" => self.run(Kind::Reads, body, Database::transact_get_items).await,
-            "CreateTable" => self.create_table(body).await,
+            "CreateTable" => self.run(Kind::Writes, body, Database::create_table).await,
             "UpdateTable" => self.run(Kind::Writes, body, Database::update_table).await,
             "DescribeTable" => self.run(Kind::Reads, body, Database::describe_table).await,
             "DeleteTable" => self.run(Kind::Writes, body, Database::delete_table).await,
@@ -167,21 +161,6 @@ impl DynamoDb {
                 Answer { status: error.status_code(), body: error.to_json().into_bytes(), query_error: None }
             }
         }
-    }
-
-    async fn create_table(&self, body: &[u8]) -> Outcome<Vec<u8>> {
-        let request: CreateTableRequest = read(body)?;
-        let created = self.work_on(Kind::Writes, |engine| {
-            let created = engine.database.create_table(request)?;
-            // It works without, but writes more.
-            if let Some(file) = &engine.file
-                && let Err(error) = rows::pack(file)
-            {
-                tracing::warn!("dynamodb: the rows of a new table are not in the order of their key: {error}");
-            }
-            Ok(created)
-        });
-        to_json(&created.await?)
     }
 
     /// From JSON to JSON through one of the engine's methods.
@@ -414,47 +393,6 @@ fn without_position(text: &str) -> &str {
 mod tests {
     use super::*;
     use serde_json::{Value, json};
-
-    // What is read is what was written, in the order of the keys, and replaced items leave nothing behind.
-    #[tokio::test]
-    async fn rows_are_stored_in_the_order_of_their_key() {
-        let dir = tempfile::tempdir().unwrap();
-        let lock = Arc::new(File::create(dir.path().join("lock")).unwrap());
-        let (clock, counters) = (Arc::new(Clock::start()), Arc::new(Counters::default()));
-        let tables = dir.path().join("tables.db");
-        let dynamodb = DynamoDb::file(&tables, Durability::Full, lock, clock, counters).unwrap();
-        let create = br#"{"TableName": "Tasks-1.a", "BillingMode": "PAY_PER_REQUEST",
-            "KeySchema": [{"AttributeName": "k", "KeyType": "HASH"}],
-            "AttributeDefinitions": [{"AttributeName": "k", "AttributeType": "S"}, {"AttributeName": "g", "AttributeType": "S"},
-                {"AttributeName": "n", "AttributeType": "N"}],
-            "GlobalSecondaryIndexes": [{"IndexName": "of_g", "Projection": {"ProjectionType": "KEYS_ONLY"},
-                "KeySchema": [{"AttributeName": "g", "KeyType": "HASH"}, {"AttributeName": "n", "KeyType": "RANGE"}]}]}"#;
-        assert_eq!(dynamodb.call("CreateTable", create).await.status, 200);
-        for n in [3, 1, 2, 9, 1] {
-            let key = n % 4;
-            let put = format!(
-                r#"{{"TableName": "Tasks-1.a", "Item": {{"k": {{"S": "{key}"}}, "g": {{"S": "x"}}, "n": {{"N": "{n}"}}}}}}"#
-            );
-            assert_eq!(dynamodb.call("PutItem", put.as_bytes()).await.status, 200);
-        }
-        let query = br#"{"TableName": "Tasks-1.a", "IndexName": "of_g", "KeyConditionExpression": "g = :g",
-            "ExpressionAttributeValues": {":g": {"S": "x"}}}"#;
-        let found: serde_json::Value = serde_json::from_slice(&dynamodb.call("Query", query).await.body).unwrap();
-        let keys: Vec<_> =
-            found["Items"].as_array().unwrap().iter().map(|item| item["k"]["S"].as_str().unwrap()).collect();
-        assert_eq!(keys, ["1", "2", "3"]);
-        let reader = rusqlite::Connection::open(&tables).unwrap();
-        let kinds: Vec<(String, bool)> = reader
-            .prepare("SELECT name, wr FROM pragma_table_list WHERE name LIKE 'Tasks%' ORDER BY name")
-            .unwrap()
-            .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))
-            .unwrap()
-            .collect::<Result<_, _>>()
-            .unwrap();
-        assert_eq!(kinds, [("Tasks-1.a".into(), true), ("Tasks-1.a::gsi::of_g".into(), true)]);
-        let indexes = "SELECT count(*) FROM sqlite_schema WHERE type = 'index' AND tbl_name = 'Tasks-1.a::gsi::of_g' AND sql IS NOT NULL";
-        assert_eq!(reader.query_row(indexes, [], |row| row.get::<_, i64>(0)).unwrap(), 1);
-    }
 
     // A write that the disk refused was not written, whatever the engine says.
     #[tokio::test]

@@ -56,7 +56,6 @@ mod fault;
 mod lane;
 mod listener;
 mod open;
-mod rows;
 mod service;
 mod sqs;
 mod store;

@@ -155,9 +155,9 @@ mod tests {
         connection.pragma_query_value(None, name, |row| row.get(0)).unwrap()
     }
 
-    // Both settings decide how much an order writes to disk.
+    // They decide how much an order writes to disk, how often SQLite syncs, and how much it reads again.
     #[test]
-    fn new_files_have_small_pages_and_a_long_log_and_old_ones_keep_theirs() {
+    fn sqlite_has_its_settings_and_old_files_keep_their_page_size() {
         let dir = tempfile::tempdir().unwrap();
         let (new, old) = (dir.path().join("new.db"), dir.path().join("old.db"));
         Connection::open(&old).unwrap().execute_batch("PRAGMA page_size = 4096; CREATE TABLE t (a)").unwrap();
@@ -167,7 +167,10 @@ mod tests {
             let connection = Connection::open(file).unwrap();
             connection.execute_batch("CREATE TABLE IF NOT EXISTS u (a)").unwrap();
             assert_eq!(pragma(&connection, "page_size"), bytes);
-            assert_eq!(pragma(&connection, "wal_autocheckpoint"), 16_000, "set in .cargo/config.toml");
         }
+        let connection = Connection::open(new).unwrap();
+        connection.execute_batch("CREATE TABLE v (a)").unwrap();
+        let set = ["wal_autocheckpoint", "synchronous", "cache_size"].map(|name| pragma(&connection, name));
+        assert_eq!(set, [16_000, 1, -8_000], "set in .cargo/config.toml");
     }
 }
