@@ -315,8 +315,8 @@ pub fn routes() -> Vec<Route> {
                 query("tenant", "Only orders of this tenant.", any(list::MAX_TEXT)),
                 query(
                     "parent",
-                    "Only the orders that this order started. Lists without it leave such orders out, except those that wait for a \
-                     person.",
+                    "Only the orders that this order started. Lists without it leave such orders out, except lists of the states \
+                     `Error`, `Paused` and `Waiting`.",
                     any(list::MAX_TEXT),
                 ),
                 query("label", "Only orders with this label.", any(shared::order::MAX_LABEL)),

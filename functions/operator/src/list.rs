@@ -117,7 +117,8 @@ pub struct Wanted {
     /// Tenant.
     #[schemars(length(min = 1, max = MAX_TEXT))]
     pub tenant: Option<String>,
-    /// Id of an order: only the orders that it started. Lists without it leave them out, except those that wait for a person.
+    /// Id of an order: only the orders that it started. Lists without it leave them out, except lists of the states `Error`,
+    /// `Paused` and `Waiting`.
     #[schemars(length(min = 1, max = MAX_TEXT))]
     pub parent: Option<String>,
     /// One of the order's labels. Orders that an order started have none.
