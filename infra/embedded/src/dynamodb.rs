@@ -96,13 +96,15 @@ impl DynamoDb {
             return Err(DynoxideError::InternalServerError(reason.into()));
         }
         let unusable = |error: io::Error| {
-            DynoxideError::InternalServerError(format!("its checksum file cannot be written: {error}"))
+            DynoxideError::InternalServerError(format!("its log or its checksum file cannot be written: {error}"))
         };
-        let database = Arc::new(Marked::open(database, path, durability).map_err(unusable)?);
         let sync: lane::Sync = match durability {
             Durability::Full => sync_log(path, Arc::clone(&counters)),
             Durability::Process => Box::new(|| Ok(())),
         };
+        // What the engine wrote on opening: the mark must not record more than the log holds after a power failure.
+        sync().map_err(unusable)?;
+        let database = Arc::new(Marked::open(database, path, durability).map_err(unusable)?);
         let (marked, ahead) =
             (Arc::clone(&database), Mutex::new(Ahead::of(durability, &beside(path, "-wal"), ahead::FRAMES)));
         let sync: lane::Sync = Box::new(move || {
