@@ -218,9 +218,13 @@ fn open_files(
     let lock = open::lock_directory(dir)?;
     let (queues, tables) = (dir.join(QUEUES), dir.join(TABLES));
     let after_kill = marks::was_killed(&queues);
+    let is_as_left = marks::was_closed(&tables);
     for file in [&queues, &tables] {
         open::check(file)?;
         open::create(file)?;
+    }
+    if !is_as_left {
+        open::mend_indexes(&tables)?;
     }
     let (store, loaded) = Store::open(&queues, durability, after_kill, Arc::clone(&lock), Arc::clone(counters))
         .map_err(|error| of_store(&queues, error))?;

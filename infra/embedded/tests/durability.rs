@@ -476,6 +476,44 @@ async fn a_damaged_name_of_a_queue_does_not_keep_the_queue_from_being_created() 
     assert_eq!(stats, [("work", 1), ("wosk", 1)]);
 }
 
+// A put through it would replace another item.
+#[tokio::test]
+async fn a_damaged_index_of_a_table_is_written_anew() {
+    let dir = tempfile::tempdir().unwrap();
+    let key = |n: usize| ("id", common::text(&format!("order-{n}")));
+    let put = async |tables: &aws_sdk_dynamodb::Client, n: usize, note: &str| {
+        let put = tables.put_item().table_name("tasks").item("id", key(n).1);
+        put.item("note", common::text(note)).send().await.unwrap();
+    };
+    {
+        let tables = common::tasks(&on_disk(dir.path())).await;
+        for n in 10..50 {
+            put(&tables, n, "as it was").await;
+        }
+    }
+    let file = dir.path().join("tables.db");
+    let mut bytes = std::fs::read(&file).unwrap();
+    // In the index, the number of the row follows the key. A page may have a copy that it no longer uses.
+    let (name, mut flipped) = (b"S:order-20", 0);
+    for at in name.len()..bytes.len() {
+        if bytes[at - name.len()..at] == *name && bytes[at] != b'{' {
+            (bytes[at], flipped) = (bytes[at] ^ 4, flipped + 1);
+        }
+    }
+    assert!(flipped > 0);
+    std::fs::write(&file, bytes).unwrap();
+    // As after a kill: a clean end leaves a hash of the file.
+    std::fs::remove_file(stepwarden_guard::marks::file_of(&file)).unwrap();
+    let tables = common::dynamodb(&on_disk(dir.path()));
+    put(&tables, 20, "new").await;
+    for n in 10..50 {
+        let (name, value) = key(n);
+        let found = tables.get_item().table_name("tasks").key(name, value.clone()).send().await.unwrap().item.unwrap();
+        let note = if n == 20 { "new" } else { "as it was" };
+        assert_eq!((&found["id"], &found["note"]), (&value, &common::text(note)));
+    }
+}
+
 // The second of two would take the place of the first, with what was sent there.
 #[tokio::test]
 async fn of_two_creations_of_a_queue_at_once_the_second_finds_the_first() {

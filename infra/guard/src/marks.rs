@@ -13,8 +13,8 @@
 //! If writes survive a kill but not a power failure, the log may be shorter than recorded after a system restart.
 //! A mark's change of state is synced before the database changes, so a power failure leaves no mark of another end.
 //!
-//! Not detected: after a kill, a flipped bit in the text of a row that no checkpoint has touched since; after a kill, and in
-//! databases above [`READ_MAX_BYTES`], one in an index, which `quick_check` does not compare with its table.
+//! Not detected: after a kill, a flipped bit in the text of a row that no checkpoint has touched since, or in an index, which
+//! `quick_check` does not compare with its table. Whoever opens the database can.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -259,6 +259,12 @@ pub fn check(db: &Path) -> Result<(), Unsound> {
 #[must_use]
 pub fn was_killed(db: &Path) -> bool {
     last_note(db).is_some_and(|note| note.state != State::Closed)
+}
+
+/// Whether the last process that had `db` open closed it, and left a mark. Call this before [`check`].
+#[must_use]
+pub fn was_closed(db: &Path) -> bool {
+    last_note(db).is_some_and(|note| note.state == State::Closed)
 }
 
 /// `None` if there is no mark or it cannot be read, which [`examine`] reports.
