@@ -132,7 +132,11 @@ impl<'a> World<'a> {
     }
 
     async fn set_faults(&self, are_on: bool) {
-        let one = json!({"transient": 0.08, "lost_answer": 0.05, "permanent": 0.03, "after_deadline": 0.02});
+        // Most calls last 100 ms, so that a kill finds orders with a call in progress even if the system is fast.
+        let one = json!({
+            "transient": 0.08, "lost_answer": 0.05, "permanent": 0.03, "after_deadline": 0.02,
+            "slow": 0.8, "slow_ms": 100,
+        });
         let services = if are_on { json!({"inventory": one, "payment": one, "shipping": one}) } else { json!({}) };
         let faults = json!({"seed": self.seed, "services": services});
         let put = self.http.put(format!("{}/faults", self.remotes_url)).json(&faults);
