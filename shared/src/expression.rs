@@ -19,6 +19,8 @@ mod template;
 mod token;
 
 pub(crate) use function::instant;
+pub(crate) use number::Number;
+pub use number::same;
 pub use template::{Mapping, Part, Template};
 
 use run::{Run, Stop};

@@ -6,9 +6,11 @@
 //! expression, `$ref` leads only to `$defs` of the same document and never in a circle, and `uniqueItems` compares
 //! hashes.
 
+use crate::expression::{Number, same};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
+use std::cmp::Ordering::{Greater, Less};
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -89,11 +91,11 @@ pub struct Schema {
     never: bool,
     kinds: Vec<&'static str>,
     one_of_these: Option<Vec<Value>>,
-    minimum: Option<f64>,
-    maximum: Option<f64>,
-    above: Option<f64>,
-    below: Option<f64>,
-    multiple_of: Option<f64>,
+    minimum: Option<Number>,
+    maximum: Option<Number>,
+    above: Option<Number>,
+    below: Option<Number>,
+    multiple_of: Option<Number>,
     length: (Option<u64>, Option<u64>),
     items_count: (Option<u64>, Option<u64>),
     keys_count: (Option<u64>, Option<u64>),
@@ -199,13 +201,14 @@ impl<'a> Reader<'a> {
                 },
                 "const" => schema.one_of_these = Some(vec![value.clone()]),
                 "minimum" | "maximum" | "exclusiveMinimum" | "exclusiveMaximum" | "multipleOf" => {
-                    let Some(number) = value.as_f64() else { return wrong("it must be a number") };
+                    let Value::Number(number) = value else { return wrong("it must be a number") };
+                    let number = Number::of(number);
                     match key.as_str() {
                         "minimum" => schema.minimum = Some(number),
                         "maximum" => schema.maximum = Some(number),
                         "exclusiveMinimum" => schema.above = Some(number),
                         "exclusiveMaximum" => schema.below = Some(number),
-                        _ if number > 0.0 => schema.multiple_of = Some(number),
+                        _ if number.double() > 0.0 => schema.multiple_of = Some(number),
                         _ => return wrong("it must be above 0"),
                     }
                 }
@@ -374,7 +377,7 @@ impl Check {
             return self.add(at, format!("must be {}", words.join(" or ")));
         }
         match value {
-            Value::Number(number) => self.number(schema, number.as_f64().unwrap_or(f64::NAN), at),
+            Value::Number(number) => self.number(schema, Number::of(number), at),
             Value::String(text) => self.text(schema, text, at),
             Value::Array(list) => self.list(schema, list, at),
             Value::Object(table) => self.table(schema, table, at),
@@ -402,24 +405,21 @@ impl Check {
         }
     }
 
-    fn number(&mut self, schema: &Schema, number: f64, at: &str) {
+    fn number(&mut self, schema: &Schema, number: Number, at: &str) {
+        let is = |bound: &Number, order| number.compare(*bound) == order;
         let rules = [
-            (schema.minimum.filter(|least| number < *least), "at least"),
-            (schema.maximum.filter(|most| number > *most), "at most"),
-            (schema.above.filter(|bound| number <= *bound), "above"),
-            (schema.below.filter(|bound| number >= *bound), "below"),
+            (schema.minimum.filter(|least| is(least, Less)), "at least"),
+            (schema.maximum.filter(|most| is(most, Greater)), "at most"),
+            (schema.above.filter(|bound| !is(bound, Greater)), "above"),
+            (schema.below.filter(|bound| !is(bound, Less)), "below"),
         ];
         for (broken, words) in rules {
             if let Some(bound) = broken {
                 self.add(at, format!("must be {words} {bound}"));
             }
         }
-        if let Some(step) = schema.multiple_of {
-            // As decimal fractions: 0.3 is a multiple of 0.1.
-            let times = number / step;
-            if (times - times.round()).abs() > 1e-9 * times.abs().max(1.0) {
-                self.add(at, format!("must be a multiple of {step}"));
-            }
+        if let Some(step) = schema.multiple_of.filter(|step| !is_multiple(number, *step)) {
+            self.add(at, format!("must be a multiple of {step}"));
         }
     }
 
@@ -501,6 +501,16 @@ impl Check {
     }
 }
 
+/// Exact for whole numbers. Others are compared as decimal fractions: 0.3 is a multiple of 0.1, though the double nearest
+/// to 0.1 is a little too large.
+fn is_multiple(number: Number, of: Number) -> bool {
+    if let (Number::Whole(number), Number::Whole(of)) = (number, of) {
+        return number % of == 0;
+    }
+    let times = number.double() / of.double();
+    (times - times.round()).abs() <= 4.0 * f64::EPSILON * times.abs()
+}
+
 fn is(value: &Value, kind: &str) -> bool {
     match (kind, value) {
         ("null", Value::Null) | ("boolean", Value::Bool(_)) | ("object", Value::Object(_)) => true,
@@ -525,27 +535,12 @@ fn named(kind: &str) -> &str {
     }
 }
 
-fn same(one: &Value, other: &Value) -> bool {
-    match (one, other) {
-        (Value::Number(one), Value::Number(other)) => one == other || one.as_f64() == other.as_f64(),
-        (Value::Array(one), Value::Array(other)) => {
-            one.len() == other.len() && one.iter().zip(other).all(|(one, other)| same(one, other))
-        }
-        (Value::Object(one), Value::Object(other)) => {
-            one.len() == other.len()
-                && one.iter().all(|(key, one)| other.get(key).is_some_and(|other| same(one, other)))
-        }
-        (one, other) => one == other,
-    }
-}
-
 /// Hashes equal values to the same.
 fn weigh(value: &Value, hasher: &mut DefaultHasher) {
     match value {
         Value::Null => 0u8.hash(hasher),
         Value::Bool(is) => (1u8, is).hash(hasher),
-        // -0.0 is 0.
-        Value::Number(number) => (2u8, (number.as_f64().unwrap_or_default() + 0.0).to_bits()).hash(hasher),
+        Value::Number(number) => (2u8, Number::of(number)).hash(hasher),
         Value::String(text) => (3u8, text).hash(hasher),
         Value::Array(all) => {
             (4u8, all.len()).hash(hasher);

@@ -2,10 +2,12 @@
 
 use serde_json::Value;
 use std::cmp::Ordering;
+use std::fmt;
+use std::hash::{Hash, Hasher};
 
 /// A number; 5 and 5.0 are the same.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Number {
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Number {
     /// Within 64 bits, with or without a sign.
     Whole(i128),
     /// Not whole, or a double beyond 64 bits.
@@ -28,7 +30,7 @@ const BEYOND: &str = "the number is beyond 64 bits";
 const BOUNDS: (f64, f64) = (-9_223_372_036_854_775_808.0, 18_446_744_073_709_551_616.0);
 
 impl Number {
-    pub(super) fn of(number: &serde_json::Number) -> Self {
+    pub(crate) fn of(number: &serde_json::Number) -> Self {
         let whole = number.as_i64().map(i128::from).or_else(|| number.as_u64().map(i128::from));
         whole.map_or_else(|| Self::from(number.as_f64().unwrap_or(f64::MAX)), Whole)
     }
@@ -43,7 +45,7 @@ impl Number {
         value.ok_or_else(|| BEYOND.into())
     }
 
-    pub(super) fn double(self) -> f64 {
+    pub(crate) fn double(self) -> f64 {
         match self {
             // Beyond 2^53 the nearest double.
             Whole(n) => n as f64,
@@ -51,7 +53,7 @@ impl Number {
         }
     }
 
-    pub(super) fn compare(self, other: Self) -> Ordering {
+    pub(crate) fn compare(self, other: Self) -> Ordering {
         match (self, other) {
             (Whole(a), Whole(b)) => a.cmp(&b),
             // Such a double is not whole, or beyond all whole ones: rounding cannot carry a whole number across.
@@ -89,5 +91,40 @@ impl Number {
 impl From<f64> for Number {
     fn from(n: f64) -> Self {
         if n.fract() == 0.0 && (BOUNDS.0..BOUNDS.1).contains(&n) { Whole(n as i128) } else { Double(n) }
+    }
+}
+
+impl fmt::Display for Number {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Whole(n) => n.fmt(f),
+            Double(n) => n.fmt(f),
+        }
+    }
+}
+
+/// Equal numbers hash to the same.
+impl Hash for Number {
+    fn hash<H: Hasher>(&self, hasher: &mut H) {
+        match self {
+            Whole(n) => n.hash(hasher),
+            Double(n) => n.to_bits().hash(hasher),
+        }
+    }
+}
+
+/// Whether two values are equal as expressions see it: 5 is 5.0.
+#[must_use]
+pub fn same(one: &Value, other: &Value) -> bool {
+    match (one, other) {
+        (Value::Number(one), Value::Number(other)) => Number::of(one).compare(Number::of(other)).is_eq(),
+        (Value::Array(one), Value::Array(other)) => {
+            one.len() == other.len() && one.iter().zip(other).all(|(one, other)| same(one, other))
+        }
+        (Value::Object(one), Value::Object(other)) => {
+            one.len() == other.len()
+                && one.iter().all(|(key, one)| other.get(key).is_some_and(|other| same(one, other)))
+        }
+        (one, other) => one == other,
     }
 }

@@ -2,7 +2,7 @@
 
 use super::file::{Expect, LISTS, Scenario};
 use serde_json::{Value, json};
-use shared::expression::{Mapping, Names};
+use shared::expression::{Mapping, Names, same};
 use shared::history::{Kind, shorten};
 use shared::step::State;
 use shared::task::Task;
@@ -150,7 +150,7 @@ fn order<'a>(scenario: &'a Scenario, played: &Played) -> Names<'a> {
 fn compare(path: &str, wanted: &Mapping, has: Option<&Value>, order: &Names<'_>, found: &mut Vec<String>) {
     match (wanted.evaluate(order), has) {
         (Err(mistake), _) => found.push(format!("{path}: {mistake}")),
-        (Ok(wanted), Some(has)) if is_same(&wanted, has) => {}
+        (Ok(wanted), Some(has)) if same(&wanted, has) => {}
         (Ok(wanted), Some(has)) => found.push(format!("{path}: expected {}, but it is {}", cut(&wanted), cut(has))),
         (Ok(wanted), None) => found.push(format!("{path}: expected {}, but it is not there", cut(&wanted))),
     }
@@ -158,19 +158,4 @@ fn compare(path: &str, wanted: &Mapping, has: Option<&Value>, order: &Names<'_>,
 
 fn cut(value: &Value) -> String {
     shorten(&value.to_string(), MAX_SHOWN)
-}
-
-/// Equal as the language sees it: 5 is 5.0.
-fn is_same(one: &Value, other: &Value) -> bool {
-    match (one, other) {
-        (Value::Number(one), Value::Number(other)) => one == other || one.as_f64() == other.as_f64(),
-        (Value::Array(one), Value::Array(other)) => {
-            one.len() == other.len() && one.iter().zip(other).all(|(one, other)| is_same(one, other))
-        }
-        (Value::Object(one), Value::Object(other)) => {
-            one.len() == other.len()
-                && one.iter().all(|(key, value)| other.get(key).is_some_and(|other| is_same(value, other)))
-        }
-        (one, other) => one == other,
-    }
 }
