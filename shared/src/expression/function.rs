@@ -77,13 +77,13 @@ static FUNCTIONS: [Function; 20] = [
         let most = place(&a[1])?;
         Ok(text(&a[0]).chars().take(most).collect::<String>().into())
     }),
-    row("round", Before, &[NUMBER], Some(Kind::Number), |a| Number::from(number(&a[0]).double().round()).or(&a[0])),
+    row("round", Before, &[NUMBER], Some(Kind::Number), |a| whole(&a[0], f64::round)),
     row("int", Before, &[FEW], Some(Kind::Number), |a| match &*a[0] {
         Value::String(text) => match text.parse() {
             Ok(n) => Number::Whole(n).value(),
             Err(_) => Err("the text is not a whole number".into()),
         },
-        value => Number::from(number(value).double().trunc()).or(value),
+        value => whole(value, f64::trunc),
     }),
     row("double", Before, &[FEW], Some(Kind::Number), |a| match &*a[0] {
         Value::String(text) => match serde_json::from_str(text) {
@@ -229,10 +229,11 @@ fn place(value: &Value) -> Result<usize, String> {
     }
 }
 
-impl Number {
-    /// As JSON; beyond 64 bits, where every double is whole, `value` itself.
-    fn or(self, value: &Value) -> Given {
-        Ok(self.value().unwrap_or_else(|_| value.clone()))
+/// A number without decimals. Doubles beyond 64 bits have none.
+fn whole(value: &Value, by: fn(f64) -> f64) -> Given {
+    match number(value) {
+        Number::Double(n) => Number::from(by(n)).value().or_else(|_| Ok(value.clone())),
+        whole @ Number::Whole(_) => whole.value(),
     }
 }
 
