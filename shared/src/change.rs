@@ -561,13 +561,17 @@ impl<'a> Change<'a> {
         self.restart();
         self.note_act(Kind::Resubmitted, None, by, reason);
         // An event or a callback may have settled the last step during Error: a Wake would find nothing to claim.
-        self.finish_forward();
+        self.end_what_is_done();
     }
 
     /// [`Change::resubmit`] without history entry and end.
     fn restart(&mut self) {
         let called: Vec<bool> = (0..self.task.steps.len()).map(|i| called_back(&self.task, i).is_some()).collect();
+        let is_undo = self.task.phase == Phase::UndoError;
         for (step, called) in self.task.steps.iter_mut().zip(called) {
+            if is_undo && !step.is_undo_begun() {
+                continue;
+            }
             // Items that failed after the task stopped are tried again, too.
             if let (State::Failed | State::Waiting { .. }, Some(kids)) = (&step.state, &mut step.kids) {
                 kids.try_again();
@@ -616,7 +620,7 @@ impl<'a> Change<'a> {
         self.task.turned_at = 0;
         self.task.alert = None;
         self.task.notice_owed = false;
-        self.task.reason = None;
+        self.task.reason = self.why_undone();
         // A late order gets its whole time again, because it would fail at once. So does a wait that is over.
         let now = self.turn.now;
         self.renew_waits();
@@ -633,11 +637,17 @@ impl<'a> Change<'a> {
         self.wake = true;
     }
 
+    /// Why the task is being undone, if it is: the failed undo has replaced the reason.
+    fn why_undone(&self) -> Option<String> {
+        let is_undone = self.task.phase == Phase::Undoing && self.task.again.is_none();
+        let turn = self.task.log.iter().rev().find(|Entry(_, kind, ..)| *kind == Kind::TaskUndoing && is_undone);
+        turn.and_then(|Entry(.., text)| text.as_deref()).map(|text| history::shorten(text, history::MAX_TEXT))
+    }
+
     /// After an operator settled a step: restarts a stopped task once no failed step is left.
     pub(crate) fn go_on_if_nothing_failed(&mut self) {
-        let failed = |s: &Step| matches!(s.state, State::Failed | State::UndoFailed);
         match self.task.phase {
-            Phase::Error | Phase::UndoError if !self.task.steps.iter().any(failed) => self.go_on(),
+            Phase::Error | Phase::UndoError if self.task.failed().next().is_none() => self.go_on(),
             Phase::Error | Phase::UndoError => {}
             Phase::Forward | Phase::Undoing | Phase::Processed | Phase::Undone => self.wake = true,
         }

@@ -205,11 +205,10 @@ fn resubmit<'a>(task: &Task, act: &Act, step: Option<&str>, input: Option<&Value
         Phase::Error | Phase::UndoError => {}
         Phase::Forward | Phase::Undoing | Phase::Processed | Phase::Undone => return Err(Refusal::NotStopped),
     }
-    let has_failed = |state: &State| matches!(state, State::Failed | State::UndoFailed);
     let target = match (step, input) {
         (None, None) => None,
         (Some(_), _) | (None, Some(_)) => Some(only(task, step, turn, |i| {
-            has_failed(&task.steps[i].state) || input.is_some() && can_be_shortened(task, i)
+            task.failed().any(|failed| failed == i) || input.is_some() && can_be_shortened(task, i)
         })?),
     };
     if input.is_some_and(|input| !input.is_object() || exceeds(input, MAX_INPUT)) {
@@ -265,9 +264,8 @@ fn resubmit_items<'a>(
 /// Whether step `index` has an input from an operator that can be shortened. Needed if a full record stopped the order
 /// and no step failed.
 fn can_be_shortened(task: &Task, index: usize) -> bool {
-    let has_failed = |step: &Step| matches!(step.state, State::Failed | State::UndoFailed);
     let step = &task.steps[index];
-    step.input.is_some() && step.claim().is_none() && !task.steps.iter().any(has_failed)
+    step.input.is_some() && step.claim().is_none() && task.failed().next().is_none()
 }
 
 /// Skips a step (`output` is `None`), or records it as done by hand.

@@ -502,6 +502,18 @@ impl Task {
         self.steps.iter().any(Step::is_undo_begun)
     }
 
+    /// The steps that failed in the direction in which the task goes, by position. Once it is being undone, a step that
+    /// failed before its first call has nothing to undo, so nobody need decide about it.
+    pub fn failed(&self) -> impl Iterator<Item = usize> {
+        let state = match self.phase {
+            Phase::Forward | Phase::Error => Some(State::Failed),
+            Phase::Undoing | Phase::UndoError => Some(State::UndoFailed),
+            Phase::Processed | Phase::Undone => None,
+        };
+        let steps = self.steps.iter().enumerate();
+        steps.filter(move |(_, step)| Some(&step.state) == state.as_ref()).map(|(index, _)| index)
+    }
+
     /// What the steps before step `index` mean for it.
     #[must_use]
     pub fn way(&self, index: usize, workflow: &Workflow) -> Way {
@@ -647,7 +659,7 @@ impl Task {
         if self.paused_at.is_some() {
             return None;
         }
-        if self.phase == Phase::Undoing && !self.is_undo_begun() {
+        if self.phase == Phase::Undoing && !self.steps.iter().any(Step::owes_undo) {
             return Some(self.undo_from(workflow, skew).unwrap_or(now));
         }
         let reminders = self.reminders().map(|(_, at)| at);
@@ -663,7 +675,9 @@ impl Task {
         let in_case = |t: Timestamp| t.max(plus(self.updated_at, grace(workflow)));
         let next = match self.phase {
             _ if self.migration.is_some() => self.migrates_at(skew).map(in_case),
-            Phase::Undoing if !self.is_undo_begun() => self.next_claim(workflow, self.updated_at, skew).map(in_case),
+            Phase::Undoing if !self.steps.iter().any(Step::owes_undo) => {
+                self.next_claim(workflow, self.updated_at, skew).map(in_case)
+            }
             Phase::Forward | Phase::Undoing => {
                 let ahead = |at: Timestamp| match at > plus(self.updated_at, MAX_DELAY) {
                     // A short wait has its Wake. The sweep that looks ahead sends that of a long one.

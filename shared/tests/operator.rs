@@ -8,6 +8,7 @@ use shared::decision::{Act, Event, Kept, Refusal, What};
 use shared::json::MAX_DEPTH;
 use shared::message::{Effect, MAX_DELAY, MAX_OUTPUT, NoticeKind};
 use shared::operator::MAX_INPUT;
+use shared::step::State;
 use shared::task::{Phase, ProcessState};
 use shared::view;
 
@@ -61,6 +62,55 @@ fn refuses(bench: &mut Bench, what: What, why: Refusal) {
     let before = bench.task.clone();
     bench.on(&act(what)).keeps(Kept::Refused(why), "");
     assert_eq!(bench.task, before);
+}
+
+/// `b` fails before any call, and the undo of `a` fails, too.
+fn failed_before_a_call() -> Bench {
+    let mut bench = Bench::claimed(
+        r#"
+        name = "two"
+        [[step]]
+        name = "a"
+        agent = "x"
+        after = []
+        timeout = "10s"
+        undo = { agent = "x", retry = { max = 1 } }
+        [[step]]
+        name = "b"
+        after = ["a"]
+        fail = "not today"
+        "#,
+    );
+    bench.done("a").wake(2).at(60_000).wake(3).failed("a");
+    bench.is("Error a=UndoFailed#2 b=Failed", "notice AttentionNeeded, alert");
+    bench
+}
+
+// B9: a step that failed before its first call has nothing to undo, and so does not hold up the end of the undo.
+#[test]
+fn a_step_that_never_ran_does_not_hold_up_the_end_of_an_undo() {
+    for what in [skip("a"), mark_done("a")] {
+        let mut bench = failed_before_a_call();
+        bench.on(&act(what)).is("Undone a=Undone#2 b=Failed", "notice Undone");
+        assert_eq!(bench.task.reason.as_deref(), Some("`b` failed: not today"));
+    }
+    let mut bench = failed_before_a_call();
+    refuses(&mut bench, What::Resubmit { step: Some("b".into()), input: None }, Refusal::NotFailed);
+    bench.on(&act(resubmit())).is("Undoing a=UndoPending#2 b=Failed", "wake");
+    assert_eq!(bench.task.reason.as_deref(), Some("`b` failed: not today"));
+    let version = bench.task.version;
+    bench.wake(version).done("a").is("Undone a=Undone#3 b=Failed", "notice Undone");
+}
+
+// An earlier version left such records: whatever wakes them ends them.
+#[test]
+fn an_undo_with_nothing_left_to_undo_ends() {
+    let mut bench = failed_before_a_call();
+    bench.on(&act(resubmit()));
+    bench.task.steps[0].state = State::Undone;
+    assert!(bench.task.wanted_due(&bench.workflow, SKEW).is_some());
+    let version = bench.task.version;
+    bench.wake(version).is("Undone a=Undone#2 b=Failed", "notice Undone");
 }
 
 // ---------------------------------------------------------------- resubmit

@@ -22,6 +22,10 @@ pub enum Defect {
     AdvanceLooksOnlyAtTheStep,
     /// 5: "resubmit resets the failed step": only one of two.
     ResubmitResetsOne,
+    /// A step that failed before its first call holds up the end of the undo.
+    FailureHoldsUpTheUndo,
+    /// A failed undo that is resubmitted also resets a step that failed before its first call.
+    ResubmitDoesAndUndoes,
     /// 5: the task is not entered into the due index again.
     ResubmitLeavesDueGone,
     /// 5: the attempts are counted from zero again.
@@ -630,6 +634,15 @@ pub fn schedule(defect: Option<Defect>, task: &Task, event: &Event, turn: &Turn<
                     notice.seq = 1;
                 }
             }
+        }
+        (Decision::Save { task, .. }, Defect::FailureHoldsUpTheUndo, Event::Act(_))
+            if before.phase == Phase::UndoError && before.steps.iter().any(|step| step.state == State::Failed) =>
+        {
+            (task.phase, task.due) = (Phase::UndoError, None);
+        }
+        (Decision::Save { task, .. }, Defect::ResubmitDoesAndUndoes, Event::Act(act)) if is_resubmit(act) => {
+            let failed = task.steps.iter_mut().filter(|step| step.state == State::Failed);
+            failed.for_each(|step| step.state = State::Pending { not_before: None });
         }
         (Decision::Save { task, .. }, Defect::ResubmitResetsOne, Event::Act(act)) if is_resubmit(act) => {
             let failed = |s: &shared::step::Step| matches!(s.state, State::Failed | State::UndoFailed);

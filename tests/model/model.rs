@@ -174,6 +174,7 @@ fn quick() -> Vec<(&'static str, Bounds, usize)> {
         ("a branch", BRANCH, 128_375),
         ("a branch, cancel and crash", Bounds { failed: 1, cancels: 1, with_c: false, crashes: 1, ..BRANCH }, 156_595),
         ("a gate and a crash", GATE, 31_060),
+        ("a gate, and a failed undo by hand or again", GATE_BY_HAND, 45_589),
         ("mapped undos", MAPPED, 23_350),
         ("mapped undos without a wait", Bounds { tombstones: true, ..MAPPED }, 23_545),
         ("a deadline and a crash", DEADLINE, 15_854),
@@ -273,6 +274,8 @@ const PEOPLE_IN_ERROR: Bounds = Bounds { then: "error", chain: false, resubmits:
 /// Its step waits while another fails.
 const EVENT_IN_ERROR: Bounds = Bounds { then: "error", chain: false, resubmits: 1, crashes: 0, ..EVENT };
 const GATE: Bounds = Bounds { flow: Flow::Gate, failed: 1, ..QUICK };
+/// The undo of a fails as well, and a person skips it, marks it as done or resubmits the order: b failed before any call.
+const GATE_BY_HAND: Bounds = Bounds { acts: 1, resubmits: 1, crashes: 0, with_c: false, ..GATE };
 /// A refusal leaves nothing to undo, unless an earlier attempt may have done something.
 const MAPPED: Bounds = Bounds { mapped: true, max: 2, failed: 1, crashes: 0, alone: true, cancels: 1, ..TWO };
 /// An order that may take no longer than its steps.
@@ -516,6 +519,7 @@ fn seeded() -> Vec<(Bounds, Vec<Defect>)> {
         (BRANCH, vec![D::ConditionsAreForgotten, D::CaughtIsNotUndone, D::CaughtIsTriedAgain]),
         (Bounds { with_c: false, alone: true, ..BRANCH }, vec![D::SupervisorLeavesTheEnd]),
         (GATE, vec![D::FailingEndsWithoutUndo]),
+        (GATE_BY_HAND, vec![D::FailureHoldsUpTheUndo, D::ResubmitDoesAndUndoes]),
         (DEADLINE, vec![D::DeadlineIsNotDue, D::DeadlineIsForgotten, D::StartsPastTheDeadline]),
         (LATE_ORDER, vec![D::ResubmitKeepsDeadline]),
         (MAPPED, vec![D::RefusalForgetsEarlierAttempts]),

@@ -28,6 +28,10 @@ impl World {
         if !fits {
             return Some("I5: no turn back from undo, no way out of an end");
         }
+        // Or nobody could say what to do about it, and it would never end.
+        if new.phase == Phase::UndoError && !new.steps.iter().any(|step| step.state == step::State::UndoFailed) {
+            return Some("an undo stops only where an undo has failed");
+        }
         let looks_same = (old.phase, unbeaten(old, &self.workflow)) == (new.phase, unbeaten(new, &self.workflow));
         if new.is_as_seen(old.version) && !looks_same {
             return Some("an action counts on the order that its operator saw, and on no other");
@@ -184,6 +188,9 @@ impl World {
             let ran = self.bounds.flow == Flow::Branch && new.steps[0].state == step::State::Processed;
             if claimed && i == 1 && ran && old.phase == Phase::Forward {
                 return Some("a step whose condition is false starts nothing");
+            }
+            if old.is_undo_begun() && was.state != is.state && !is.is_undo_begun() {
+                return Some("once the undo has begun, nothing is done any more");
             }
             if was.is_undo_begun() && !is.is_undo_begun() {
                 return Some("I5: what is to be undone is never done again");

@@ -502,7 +502,7 @@ pub(crate) async fn mend_children(world: Arc<World>) {
 
 /// What a person does about an order in Error: about its first failed step, or about all of them.
 fn way_out(world: &World, task: &Task, way: Class, number: usize) -> Option<What> {
-    let failed = task.steps.iter().position(|step| matches!(step.state, State::Failed | State::UndoFailed))?;
+    let failed = task.failed().next()?;
     let name = &world.plan.workflow.steps[failed].name;
     let step = Some(name.clone());
     let is_undo = task.steps[failed].state == State::UndoFailed;
