@@ -4,6 +4,9 @@
 //!
 //! `SEED=n cargo test -p stepwarden-tests --test simulation` replays one seed and prints its trace.
 
+use shared::workflow::Workflow;
+use shared::workflow::file::{Known, parse};
+use std::sync::Arc;
 use std::thread;
 use stepwarden_simulation::{
     ADAPTER_EVERY, Allowed, Class, Defect, RunOptions, Settings, run, share_out, shrink, simulate, workflows,
@@ -43,6 +46,7 @@ fn whatever_goes_wrong_every_order_ends_well() {
     let report = simulate(&settings(ADAPTER_EVERY), 0, SEEDS, threads(), |_| {});
     println!("{report}");
     assert!(report.is_clean(), "{report}");
+    assert_eq!(report.unprocessed, [].into(), "the runs would say little");
     assert!(report.real_runs >= 10 && report.messenger_runs >= 100);
     for (fault, times) in &report.met {
         assert!(*times > 0, "the adapters never met: {fault}");
@@ -55,6 +59,36 @@ fn whatever_goes_wrong_every_order_ends_well() {
     }
     for state in ["Processed", "Undone", "Error"] {
         assert!(report.orders[state] > 0, "{state}");
+    }
+}
+
+// A step may fail before its first call. Then the order stops or is undone, its undo may fail as well, and people may
+// take the step as done, skip the undo, or run the order again. The report says that these orders get no further.
+#[test]
+fn steps_that_fail_before_any_call_end_well_and_are_reported() {
+    let call = "agent = \"payment\"\ntimeout = \"5s\"\n";
+    let first = format!("[[step]]\nname = \"hotel\"\nafter = []\nundo = {{ agent = \"payment\" }}\n{call}");
+    let stop = "[[step]]\nname = \"stop\"\nafter = [\"hotel\"]\nfail = \"not today\"\n";
+    let price = "[[step]]\nname = \"price\"\nafter = [\"hotel\"]\nvalue = \"${input.nights * 3}\"\n";
+    let flows = [
+        ("fails", format!("name = \"fails\"\n{first}{stop}"), "`stop` failed: not today"),
+        (
+            "computes",
+            format!(
+                "name = \"computes\"\non_failure = \"error\"\n{first}{price}[[step]]\nname = \"pay\"\nafter = [\"price\"]\n{call}"
+            ),
+            "`price` failed: `input.nights * 3`",
+        ),
+    ];
+    for (name, text, reason) in flows {
+        let known = Known { agents: &["payment"], inputs: &[] };
+        let workflow: Workflow = parse("flow.toml", &text, known).unwrap();
+        let settings = Settings { workflows: vec![Arc::new(workflow)], ..settings(ADAPTER_EVERY) };
+        let report = simulate(&settings, 0, 200, threads(), |_| {});
+        assert!(report.is_clean(), "{report}");
+        let said = report.unprocessed.get(name).map(String::as_str).unwrap_or_default();
+        assert!(said.starts_with(reason), "{said:?}");
+        assert!(report.to_string().contains("warning: even without faults, no order of"), "{report}");
     }
 }
 

@@ -651,7 +651,10 @@ fn check_pair(before: &Task, after: &Task, wrong: &mut impl FnMut(Rule, String))
         Phase::UndoError => matches!(after.phase, Phase::UndoError | Phase::Undoing | Phase::Undone),
     };
     // Steps that had done nothing yet have no new round.
-    let goes_on = (is_put_back || before.again.is_some()) && after.phase == Phase::Forward;
+    let is_again = is_put_back || before.again.is_some();
+    // One save of two changes may already stop or end it.
+    let is_further = after.version > before.version + 1 && after.phase != Phase::UndoError;
+    let goes_on = is_again && (after.phase == Phase::Forward || is_further);
     if !may_follow && !goes_on {
         wrong(Rule::OnlyRises, format!("version {v}: {:?} follows {:?}", after.phase, before.phase));
     }

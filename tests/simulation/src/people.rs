@@ -509,8 +509,8 @@ fn way_out(world: &World, task: &Task, way: Class, number: usize) -> Option<What
     match way {
         Class::ResubmitEdited => Some(What::Resubmit { step, input: Some(json!({ "edited": number })) }),
         Class::Skip => Some(What::Skip { step }),
-        // The step is an order, and no service did anything for it.
-        Class::MarkDone if world.plan.workflow.steps[failed].child.is_some() => {
+        // No service did anything for the step: it is an order, waits or only computes.
+        Class::MarkDone if world.plan.workflow.steps[failed].agent.is_empty() => {
             Some(What::MarkDone { step, output: json!({ "box": "b" }) })
         }
         Class::MarkDone => {

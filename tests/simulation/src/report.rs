@@ -5,7 +5,7 @@ use crate::endpoint::Mishap;
 use crate::history::Violation;
 use crate::people::ACTS;
 use crate::real::FAULTS;
-use crate::world::run::Run;
+use crate::world::run::{OrderRun, Run};
 use crate::world::{RunOptions, lock};
 use crate::{Settings, Small, run, shrink};
 use serde::Serialize;
@@ -80,6 +80,8 @@ pub struct Report {
     pub recovery: Recovery,
     /// By workflow: how long an order takes without faults, in milliseconds.
     pub calm_ms: BTreeMap<String, u64>,
+    /// The workflows whose orders are not processed even without faults, and why.
+    pub unprocessed: BTreeMap<String, String>,
     /// All classes, the costliest first.
     pub harm: Vec<Harm>,
     /// What people did that changed something, and how often.
@@ -140,8 +142,14 @@ pub fn simulate(settings: &Settings, from: u64, count: u64, threads: usize, prog
     report
 }
 
-/// By workflow: how long an order takes without faults.
-fn calm(settings: &Settings) -> BTreeMap<String, u64> {
+/// What becomes of a workflow's orders without faults.
+struct Calm {
+    took_ms: u64,
+    /// Why none is processed.
+    unprocessed: Option<String>,
+}
+
+fn calm(settings: &Settings) -> BTreeMap<String, Calm> {
     let one = |workflow| {
         let settings = Settings {
             workflows: vec![workflow],
@@ -151,12 +159,19 @@ fn calm(settings: &Settings) -> BTreeMap<String, u64> {
         };
         let options = RunOptions { allowed: Allowed::none(), ..RunOptions::default() };
         let runs = (0..CALM_RUNS).map(|seed| run(seed, &settings, &options));
-        runs.filter_map(|run| run.orders.first().and_then(|order| order.took_ms)).max().unwrap_or_default()
+        let orders: Vec<OrderRun> = runs.filter_map(|run| run.orders.into_iter().next()).collect();
+        let is_processed = orders.iter().any(|order| order.state == Some(ProcessState::Processed));
+        let reason = || orders.iter().find_map(|order| order.reason.clone());
+        Calm {
+            took_ms: orders.iter().filter_map(|order| order.took_ms).max().unwrap_or_default(),
+            unprocessed: (!is_processed).then(|| reason().unwrap_or_else(|| "no reason is recorded".to_owned())),
+        }
     };
     settings.workflows.iter().map(|workflow| (workflow.name.clone(), one(workflow.clone()))).collect()
 }
 
-fn summary(runs: &[Run], calm_ms: BTreeMap<String, u64>) -> Report {
+fn summary(runs: &[Run], calm: BTreeMap<String, Calm>) -> Report {
+    let calm_ms: BTreeMap<_, _> = calm.iter().map(|(name, calm)| (name.clone(), calm.took_ms)).collect();
     let extra = |run: &Run, took: u64| took.saturating_sub(calm_ms.get(&run.workflow).copied().unwrap_or_default());
     let mut orders = BTreeMap::new();
     let mut all = Vec::new();
@@ -204,6 +219,7 @@ fn summary(runs: &[Run], calm_ms: BTreeMap<String, u64>) -> Report {
         took_ms: 0,
         smallest: None,
         calm_ms,
+        unprocessed: calm.into_iter().filter_map(|(name, calm)| Some((name, calm.unprocessed?))).collect(),
     }
 }
 
@@ -266,6 +282,14 @@ impl fmt::Display for Report {
         if self.messenger_runs > 0 {
             let met: Vec<String> = self.met.iter().map(|(name, times)| format!("{name} {times}")).collect();
             writeln!(f, "faults that the adapters met: {}", met.join(", "))?;
+        }
+        for (workflow, reason) in &self.unprocessed {
+            writeln!(
+                f,
+                "warning: even without faults, no order of `{workflow}` is processed: {reason}\n  `simulate` makes up \
+                 inputs and answers. To run this workflow with your own under the same faults, write a scenario for \
+                 `stepwarden test`."
+            )?;
         }
         if self.is_clean() {
             return write!(

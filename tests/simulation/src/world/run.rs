@@ -29,6 +29,8 @@ pub struct OrderRun {
     pub state: Option<ProcessState>,
     /// From being stored to its first end, in milliseconds of virtual time; `None` if a person held it up.
     pub took_ms: Option<u64>,
+    /// Why it is in that state, if its record says so.
+    pub reason: Option<String>,
 }
 
 /// The result of one run.
@@ -129,7 +131,9 @@ fn order_run(order: &OrderPlan, history: &History) -> OrderRun {
         let took: SignedDuration = task.created_at.duration_until(task.updated_at);
         u64::try_from(took.as_millis()).unwrap_or_default()
     });
-    OrderRun { number: order.number, state: history.last(&id).map(|task| task.process_state()), took_ms }
+    let last = history.last(&id);
+    let (state, reason) = (last.map(|task| task.process_state()), last.and_then(|task| task.reason.clone()));
+    OrderRun { number: order.number, state, took_ms, reason }
 }
 
 /// The run itself: the orders that took part, and how many dead letters were moved back.
