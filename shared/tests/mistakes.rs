@@ -101,7 +101,7 @@ const MISTAKES: &[Mistake<'_>] = &[
     ),
     ("a | wait = \"1h\"; heartbeat = \"1m\"", "heartbeat", &["calls nothing, so it takes no `heartbeat`"]),
     // Polls.
-    ("a | poll = { every = \"5s\", for = \"1m\" }", "poll", &["missing field `done`"]),
+    ("a | poll = { every = \"5s\", for = \"1m\" }", "poll", &["`done` is missing"]),
     ("a | poll = { every = \"5ms\", for = \"1m\", done = \"true\" }", "poll", &["`every` of 5ms is out of range"]),
     (
         "a | poll = { every = \"5s\", for = \"5s\", done = \"true\" }",
@@ -130,7 +130,7 @@ const MISTAKES: &[Mistake<'_>] = &[
         &["calls nothing", "remove `poll`"],
     ),
     // Pages.
-    ("a | pages = { items = \"${answer.x}\" }", "pages", &["missing field `next`"]),
+    ("a | pages = { items = \"${answer.x}\" }", "pages", &["`next` is missing"]),
     (
         "a | pages = { items = \"answer.x\", next = \"${answer.?n}\" }",
         "pages",

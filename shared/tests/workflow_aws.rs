@@ -77,7 +77,7 @@ fn every_refusal_names_its_line_and_says_what_to_write_instead() {
         ("a | lambda = { action = \"stock\" }", &["`lambda` takes no `action`", "function = "]),
         ("a | aws = { function = \"sqs:SendMessage\" }", &["`aws` takes no `function`", "action = "]),
         ("a | lambda = { function = \"f\", action = \"g\" }", &["both `function` and `action`"]),
-        ("a | lambda = { function = \"f\", retries = 3 }", &["unknown field `retries`", "`permanent`"]),
+        ("a | lambda = { function = \"f\", retries = 3 }", &["`retries` is not a key here", "`permanent`"]),
         ("a | lambda = { function = \"f\", permanent = [\"a b\"] }", &["`a b` does not name an error"]),
         ("a | lambda = { function = \"f\", permanent = [\"x#Y\"] }", &["`x#Y` does not name an error", "alone"]),
         (

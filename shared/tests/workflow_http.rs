@@ -118,7 +118,7 @@ fn every_refusal_names_its_line_and_says_what_to_write_instead() {
     // (file, line, what the message has to hold)
     let cases: Vec<(String, usize, &[&str])> = vec![
         (with("timeout = \"10s\"", "timeout = \"10s\"\nagent = \"inventory\""), 5, &["`agent` and `http`", "keep one"]),
-        (with("url = \"https://crm.example/orders/{order_id}?", "uri = \"?"), 6, &["unknown field `uri`", "`url`"]),
+        (with("url = \"https://crm.example/orders/{order_id}?", "uri = \"?"), 6, &["`uri` is not a key here", "`url`"]),
         (with("\"PUT\"", "\"put\""), 7, &["unknown method `put`", "`PUT`"]),
         (with("?step={step}", "?step={stp}"), 6, &["cannot contain `{stp}`", "{order_id} or {step}"]),
         (with("?step={step}", "?key={secret:crm}"), 6, &["cannot contain `{secret:crm}`", "belongs in a header"]),
@@ -182,7 +182,7 @@ fn every_refusal_names_its_line_and_says_what_to_write_instead() {
     }
     for (line, word) in [
         ("http = 5", "a URL, or a table"),
-        ("http = {}", "missing field `url`"),
+        ("http = {}", "`url` is missing"),
         ("agent = \"http\"", "write `http = \"URL\"`"),
         ("agent = \"inventory\"\nundo = { agent = \"http\" }", "write `http = \"URL\"`"),
     ] {

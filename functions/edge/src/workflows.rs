@@ -20,7 +20,7 @@ const DEFAULT: &str = "order";
 pub const INPUT_CHECKS: [&str; 1] = ["order"];
 
 /// Longest file, in bytes.
-const MAX_FILE: u64 = 1024 * 1024;
+pub const MAX_FILE: usize = 1024 * 1024;
 
 /// The name for a submission without one: the deployment's only name; or else, of its names and those ever registered,
 /// the only one, or `order`. It need not be active, because an order must not go elsewhere when its usual workflow is
@@ -98,7 +98,7 @@ pub fn in_folder(folder: &Path, agents: &[&str], settings: &Settings) -> Result<
     for path in files {
         let found = std::fs::metadata(&path).map_err(|e| unreadable(&path, e))?;
         // Reading a pipe would wait, and a device may have no end.
-        if !found.is_file() || found.len() > MAX_FILE {
+        if !found.is_file() || found.len() > MAX_FILE as u64 {
             let why = format!("a workflow is a file of at most {MAX_FILE} bytes");
             return Err(unreadable(&path, std::io::Error::other(why)));
         }

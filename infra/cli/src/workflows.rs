@@ -10,7 +10,7 @@ use crate::show::{self, Cell, table, when};
 use crate::stdout;
 use crate::{explain, visible_lines};
 use anyhow::{Context, Result};
-use edge::workflows::INPUT_CHECKS;
+use edge::workflows::{INPUT_CHECKS, MAX_FILE};
 use jiff::Timestamp;
 use operator::workflows::{All, ChangeRow, Definition, Details, Done, MAX_TOML, Row, Source, State};
 use serde::de::DeserializeOwned;
@@ -53,16 +53,19 @@ fn check(Check { files, agents }: &Check) -> Result<ExitCode> {
     let known = Known { agents: &agents, inputs: &INPUT_CHECKS };
     let mut code = ExitCode::SUCCESS;
     for file in files {
-        let checked = text(file).map_err(anyhow::Error::from).and_then(|text| {
+        let checked = text(file, MAX_FILE).map_err(anyhow::Error::from).and_then(|text| {
             let workflow = parse(&file.display().to_string(), &text, known)?;
             workflow.can_start(shared::workflow::USUAL_SKEW)?;
-            Ok(workflow)
+            Ok((workflow, text.len()))
         });
         match checked {
-            Ok(workflow) => {
+            Ok((workflow, bytes)) => {
                 let Workflow { name, steps, .. } = &workflow;
                 let count = if steps.len() == 1 { "1 step".into() } else { format!("{} steps", steps.len()) };
                 crate::say!("{}: workflow {name}, {count}, {}", file.display(), workflow.hash());
+                if bytes > MAX_TOML {
+                    crate::say!("warning: it has {bytes} bytes; `stepwarden workflows put` takes at most {MAX_TOML}");
+                }
             }
             Err(error) => {
                 code = ExitCode::from(2);
@@ -97,19 +100,19 @@ async fn explain(Explain { workflow, mermaid, at }: &Explain) -> Result<()> {
     }
 }
 
-/// The text of a workflow file.
-fn text(file: &Path) -> Result<String, Error> {
+/// The text of a workflow file of at most `most` bytes.
+fn text(file: &Path, most: usize) -> Result<String, Error> {
     let wrong = |why: String| Error::File(format!("{}: {why}", file.display()));
     let text = read(file).map_err(|e| wrong(format!("cannot be read: {e}")))?;
-    if text.len() > MAX_TOML {
-        return Err(wrong(format!("has {} bytes; a workflow file has at most {MAX_TOML}", text.len())));
+    if text.len() > most {
+        return Err(wrong(format!("has {} bytes; the limit is {most}", text.len())));
     }
     Ok(text)
 }
 
 /// Compares here, so that reading is all it needs: with the agents that the system has, and the definition that is active there.
 async fn diff(file: &Path, at: &At) -> Result<()> {
-    let (api, text) = (at.api().await?, text(file)?);
+    let (api, text) = (at.api().await?, text(file, MAX_TOML)?);
     let all = api.read("/workflows").await?;
     let All { workflows, agents } = known(&all)?;
     let agents: Vec<&str> = agents.iter().map(String::as_str).collect();
@@ -148,7 +151,7 @@ fn known<T: DeserializeOwned>(answer: &Value) -> Result<T> {
 }
 
 async fn put(Put { file, activate, by, at }: Put) -> Result<()> {
-    let (api, text) = (at.api().await?, text(&file)?);
+    let (api, text) = (at.api().await?, text(&file, MAX_TOML)?);
     let mut answer =
         api.post("/workflows", &by.body(json!({"toml": text, "file": file.display().to_string()}))).await?;
     let done: Done = known(&answer)?;

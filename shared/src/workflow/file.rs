@@ -1,6 +1,7 @@
 //! Reading a workflow from TOML. Every refusal names file and line, and says what to write instead.
 
 mod accept;
+mod advice;
 mod aws;
 mod beat;
 mod check;
@@ -247,12 +248,7 @@ pub fn parse_for(file: &str, text: &str, known: Known<'_>, settings: &Settings) 
         line: 1 + text.as_bytes()[..at.start.min(text.len())].iter().filter(|&&b| b == b'\n').count(),
         message,
     };
-    let raw: RawWorkflow = toml::from_str(text).map_err(|e| {
-        let at = e.span().unwrap_or(0..0);
-        let written = text.get(at.clone()).unwrap_or_default();
-        let message = advice(e.message(), written).unwrap_or_else(|| e.message().replace('\n', "; "));
-        fail(at, message)
-    })?;
+    let raw: RawWorkflow = toml::from_str(text).map_err(|e| fail(e.span().unwrap_or(0..0), advice::on(&e, text)))?;
     check_config(raw.config.as_ref(), text)
         .and_then(|()| mapped::check_tables(&raw.step, text))
         .and_then(|()| build(&raw, known, settings))
@@ -264,35 +260,6 @@ pub fn parse_for(file: &str, text: &str, known: Known<'_>, settings: &Settings) 
 pub fn name_of(text: &str) -> Option<String> {
     let table: toml::Table = text.parse().ok()?;
     table.get("name")?.as_str().map(str::to_owned)
-}
-
-/// The TOML parser says what it expected; this says what to write instead of `written`.
-fn advice(message: &str, written: &str) -> Option<String> {
-    if message.contains("expected a sequence") && written.starts_with(['"', '\'']) {
-        return Some(format!("{written} must be a list; write [{written}]"));
-    }
-    if message.ends_with("expected a string") && !written.is_empty() && !written.contains(['\n', '"', '\'']) {
-        return Some(format!("{written} must be a text; write \"{written}\""));
-    }
-    if !message.contains("duration") {
-        return None;
-    }
-    let text = written.trim_matches(['"', '\'']);
-    let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
-    let hours = match unit.trim() {
-        "d" | "day" | "days" => 24,
-        "w" | "wk" | "wks" | "week" | "weeks" => 7 * 24,
-        _ => 0,
-    };
-    Some(match number.parse::<u64>().ok().filter(|n| *n <= 1_000_000) {
-        Some(n) if unit.is_empty() => {
-            format!("{written} is a duration without a unit; write for example \"{n}s\", \"{n}m\" or \"{n}h\"")
-        }
-        Some(n) if hours > 0 => {
-            format!("{written} is a duration in days or weeks, whose length varies; write \"{}h\"", n * hours)
-        }
-        _ => format!("{written} is not a duration; write one with a unit, for example \"30s\", \"5m\" or \"1h\""),
-    })
 }
 
 fn build(raw: &RawWorkflow, known: Known<'_>, settings: &Settings) -> Result<Workflow, Problem> {
@@ -581,7 +548,7 @@ fn deadline(raw: &Spanned<SignedDuration>) -> Result<SignedDuration, Problem> {
     if (MIN_DEADLINE..=MAX_DEADLINE).contains(&deadline) {
         return Ok(deadline);
     }
-    Err((raw.span(), format!("a deadline of {deadline:#} is out of range; write one from 1s to 8784h")))
+    Err((raw.span(), format!("a deadline of {} is out of range; write one from 1s to 8784h", advice::time(deadline))))
 }
 
 /// Whole days, because DynamoDB may remove a record days late, so a finer unit would mislead.

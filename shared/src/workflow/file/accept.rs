@@ -1,6 +1,6 @@
 //! The `accept` of a step.
 
-use super::{Problem, RawStep, mapped};
+use super::{Problem, RawStep, advice, mapped};
 use crate::expression::Expression;
 use crate::time::SignedDuration;
 use crate::workflow::accept::{Accept, USUAL};
@@ -24,7 +24,10 @@ pub(super) fn build(spanned: &Spanned<RawAccept>, step: &RawStep, is_read: bool)
     let within = raw.within.as_ref().map_or(USUAL_WITHIN, |within| within.get_ref().0);
     if !(MIN_WITHIN..=MAX_WAIT).contains(&within) {
         let span = raw.within.as_ref().map_or_else(|| spanned.span(), Spanned::span);
-        return Err((span, format!("`within` of {within:#} is out of range; write a time from 1s to 366d")));
+        return Err((
+            span,
+            format!("`within` of {} is out of range; write a time from 1s to 366d", advice::time(within)),
+        ));
     }
     if let Some(poll) = &step.poll {
         let message = "the step has both `accept` and `poll`; poll in a step after this one, or remove one of the two";

@@ -1,6 +1,6 @@
 //! The `heartbeat` of a step or an undo.
 
-use super::{Problem, RawStep, span_of};
+use super::{Problem, RawStep, advice, span_of};
 use crate::time::SignedDuration;
 use crate::workflow::beat::window;
 use crate::workflow::wait::Time;
@@ -39,7 +39,10 @@ pub(super) fn checked(
         return Err((every.span(), message.into()));
     }
     if !(MIN_EVERY..=MAX_EVERY).contains(&time) {
-        return Err((every.span(), format!("a heartbeat of {time:#} is out of range; write one from 1s to 1h")));
+        return Err((
+            every.span(),
+            format!("a heartbeat of {} is out of range; write one from 1s to 1h", advice::time(time)),
+        ));
     }
     if window(time) >= timeout {
         let message = format!(

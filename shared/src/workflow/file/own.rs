@@ -1,6 +1,6 @@
 //! What a step does on its own, without an agent: it computes, fails, waits or starts another order.
 
-use super::{MAX_DEADLINE, MIN_DEADLINE, Problem, RawStep, check_name, each, link, mapped, only, span_of};
+use super::{MAX_DEADLINE, MIN_DEADLINE, Problem, RawStep, advice, check_name, each, link, mapped, only, span_of};
 use crate::expression::{Mapping, Template};
 use crate::time::SignedDuration;
 use crate::workflow::child::Child;
@@ -142,7 +142,7 @@ pub(super) fn event_timeout(raw: &RawStep) -> Result<SignedDuration, Problem> {
         }
         Some((timeout, _)) if (MIN_DEADLINE..=MAX_DEADLINE).contains(&timeout) => Ok(timeout),
         Some((timeout, span)) => {
-            Err((span, format!("the timeout {timeout:#} is out of range; write one from 1s to 366d")))
+            Err((span, format!("the timeout {} is out of range; write one from 1s to 366d", advice::time(timeout))))
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The `poll` of a step.
 
-use super::{Problem, RawStep, mapped, span_of};
+use super::{Problem, RawStep, advice, mapped, span_of};
 use crate::time::SignedDuration;
 use crate::workflow::poll::{Look, Poll};
 use crate::workflow::wait::{MAX_WAIT, Time};
@@ -23,11 +23,12 @@ pub(super) fn build(spanned: &Spanned<RawPoll>, step: &RawStep) -> Result<Poll, 
     let raw = spanned.get_ref();
     let (every, within) = (raw.every.get_ref().0, raw.within.get_ref().0);
     if !(MIN_EVERY..=MAX_WAIT).contains(&every) {
-        let message = format!("`every` of {every:#} is out of range; write a time from 1s to 366d");
+        let message = format!("`every` of {} is out of range; write a time from 1s to 366d", advice::time(every));
         return Err((raw.every.span(), message));
     }
     if within <= every || within > MAX_WAIT {
-        let message = format!("`for` of {within:#} is out of range; write a time above `every`, at most 366d");
+        let message =
+            format!("`for` of {} is out of range; write a time above `every`, at most 366d", advice::time(within));
         return Err((raw.within.span(), message));
     }
     let others = [

@@ -1,6 +1,6 @@
 //! The `remind` of a step that waits.
 
-use super::{Around, Problem, RawRemind, Time, list, mapped, retry, who_does};
+use super::{Around, Problem, RawRemind, Time, advice, list, mapped, retry, who_does};
 use crate::retry::Calls;
 use crate::time::SignedDuration;
 use crate::workflow::http::IDEMPOTENCY_KEY;
@@ -22,7 +22,7 @@ pub(super) fn build(
     let raw = spanned.get_ref();
     let Time(every) = *raw.every.get_ref();
     if every < MIN_EVERY {
-        let message = format!("`every` of {every:#} is too short for reminders; write 1s or more");
+        let message = format!("`every` of {} is too short for reminders; write 1s or more", advice::time(every));
         return Err((raw.every.span(), message));
     }
     if every >= timeout {

@@ -1,6 +1,6 @@
 //! How long an attempt at a step may take, and how it is repeated: `timeout`, `retry`, `late` and `calls`.
 
-use super::{Problem, RawCalls, RawRetry, beat};
+use super::{Problem, RawCalls, RawRetry, advice, beat};
 use crate::retry::{Calls, Ladder, Late, Then};
 use crate::time::SignedDuration;
 use crate::workflow::wait::Time;
@@ -29,7 +29,10 @@ pub(super) fn check_timeout(timeout: &Spanned<Time>, has_heartbeat: bool) -> Res
     if (MIN_TIMEOUT..=most).contains(time) {
         return Ok(());
     }
-    Err((timeout.span(), format!("the timeout {time:#} is out of range; write one from 50ms to {words}")))
+    Err((
+        timeout.span(),
+        format!("the timeout {} is out of range; write one from 50ms to {words}", advice::time(*time)),
+    ))
 }
 
 pub(super) fn ladder(raw: Option<&Spanned<RawRetry>>, then: Then) -> Result<Ladder, Problem> {
@@ -51,7 +54,10 @@ pub(super) fn ladder(raw: Option<&Spanned<RawRetry>>, then: Then) -> Result<Ladd
     }
     for wait in backoff.iter().chain(raw.long.as_ref().map(|l| &l.every)) {
         if !(SignedDuration::ZERO..=MAX_WAIT).contains(wait) {
-            return Err((spanned.span(), format!("the wait {wait:#} is out of range; write one from 0s to 720h")));
+            return Err((
+                spanned.span(),
+                format!("the wait {} is out of range; write one from 0s to 720h", advice::time(*wait)),
+            ));
         }
     }
     if max > 1 && backoff.is_empty() {
