@@ -77,10 +77,12 @@ pub enum Rule {
     #[error("it started an order for each item of a list, and a list cannot be started again; submit a new order")]
     List,
     /// It has no undo.
-    #[error("it may have run and has no undo; allow its effects to stay, or start from a later step")]
+    #[error("it may have run and has no undo; allow its effects to stay (`without_undo`), or start from a later step")]
     NoUndo,
     /// Its service would not report again.
-    #[error("its service reports back later, and would not report again for a key that it knows; use new keys")]
+    #[error(
+        "its service reports back later, and would not report again for a key that it knows; ask for new keys (`new_keys`)"
+    )]
     Accepts,
     /// Too often.
     #[error("it was run again 20 times already; submit a new order")]
@@ -108,15 +110,22 @@ fn has_begun(step: &Step) -> bool {
     step.is_tried() || !matches!(step.state, State::Pending { .. })
 }
 
-/// Whether the step's effects stay: its call may have been made, and has no undo.
-fn stays(step: &Step, spec: &Spec) -> bool {
+/// Whether an undo leaves the step's effects: its call may have been made, and has no undo.
+pub(crate) fn keeps_effects(step: &Step, spec: &Spec) -> bool {
     let calls = spec.work(Direction::Do).is_some() && !spec.looks_safely() && !spec.pages;
-    calls && step.may_have_run() && step.state != State::Undone && spec.undo.is_none()
+    calls && step.may_have_run() && spec.undo.is_none()
+}
+
+/// Whether the step's effects are still there, and stay.
+fn stays(step: &Step, spec: &Spec) -> bool {
+    step.state != State::Undone && keeps_effects(step, spec)
 }
 
 /// The steps that `wish` means, whether the rules allow it or not.
 fn meant(workflow: &Workflow, wish: &Wish) -> Result<Vec<usize>, Obstacle> {
-    let unknown = |name| Obstacle::at(Rule::Unknown, name);
+    let steps = || workflow.steps.iter().map(|step| step.name.as_str()).collect::<Vec<_>>().join(", ");
+    let unknown =
+        |name| Obstacle { detail: Some(format!("its steps are {}", steps())), ..Obstacle::at(Rule::Unknown, name) };
     let from = wish.from.iter().map(|name| workflow.position(name).ok_or_else(|| unknown(name)));
     let from: Vec<usize> = from.collect::<Result<_, _>>()?;
     if from.is_empty() { Err(Obstacle::whole(Rule::NoStep)) } else { Ok(from) }

@@ -369,7 +369,7 @@ pub enum Refusal {
     #[error("the step is with an agent; wait for its reply or its CompleteBy")]
     WithAgent,
     /// Nothing waits for a time.
-    #[error("nothing waits for its next attempt")]
+    #[error("no step waits for its next attempt; to end another wait, name its step")]
     NothingWaits,
     /// The order is paused.
     #[error("the order is paused; resume it first")]

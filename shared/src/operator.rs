@@ -276,6 +276,9 @@ fn by_hand<'a>(task: &Task, act: &Act, step: Option<&str>, output: Option<&Value
     if output.is_some_and(json::is_deep) {
         return Err(Refusal::DeepOutput);
     }
+    if matches!(task.phase, Phase::Processed | Phase::Undone) {
+        return Err(Refusal::Ended);
+    }
     // A wait is part of the work, so only an action that names it means it.
     let is_wait = |index: usize| {
         let polls = task.steps[index].poll_until.is_some() && task.phase == Phase::Forward;

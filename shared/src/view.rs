@@ -2,6 +2,7 @@
 
 pub use crate::change::{history, received};
 
+use crate::again;
 use crate::items::{Item, Items};
 use crate::order::Id;
 use crate::step::State;
@@ -181,6 +182,9 @@ pub struct StepStatus {
     /// Its state.
     #[schemars(extend("enum" = STATE_NAMES))]
     pub state: Cow<'static, str>,
+    /// Whether it counts as undone although it has no undo, so that any effect of its call stays.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub effects_stay: bool,
     /// Claims so far, forward and undo.
     pub attempts: u32,
     /// Failed forward attempts since the last resubmission.
@@ -351,6 +355,7 @@ fn step_status(task: &Task, index: usize, workflow: &Workflow) -> StepStatus {
             .map(|kids| child::id(&task.tenant, &task.id, &spec.name, kids.made)),
         items: step.items().map(items_status),
         state: state_name(&step.state).into(),
+        effects_stay: step.state == State::Undone && again::keeps_effects(step, spec),
         attempts: step.attempt,
         failures: step.failures,
         undo_failures: step.undo_failures,

@@ -469,8 +469,18 @@ fn only_a_step_that_failed_or_waits_after_a_failure_can_be_settled_by_hand() {
     let mut bench = Bench::claimed(ONE);
     bench.done("a");
     for what in [skip("a"), mark_done("a")] {
-        refuses(&mut bench, what, Refusal::NotFailed);
+        refuses(&mut bench, what, Refusal::Ended);
     }
+}
+
+// B9: an operator sees which effects the undo leaves: those of steps that called a service and have no undo.
+#[test]
+fn an_undone_step_says_whether_its_effect_stays() {
+    let mut bench = Bench::claimed(SIDE_BY_SIDE);
+    bench.done("a").done("b").done("c").on(&act(What::Undo)).at(11_000).wake(5).done("c").done("a");
+    bench.is("Undone a=Undone#2 b=Undone#1 c=Undone#2", "notice Undone");
+    let steps = view::status(&bench.task, &bench.workflow, SKEW).steps;
+    assert_eq!(steps.iter().map(|step| step.effects_stay).collect::<Vec<_>>(), [false, true, false]);
 }
 
 // B9: so can an undo that waits after a failure; one that only waits its turn cannot.

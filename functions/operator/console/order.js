@@ -121,7 +121,7 @@ function steps({ order, plan }) {
       { "data-key": step.name, class: "step" },
       h("span", { class: "c-state" }, label(step.state, step.last_error !== null)),
       h("span", { class: "name" }, h("strong", {}, step.name), h("small", {}, !step.agent ? (step.workflow ? child(step) : prose(step.wait ?? "calls nothing")) : `${step.agent} · ${span(bounds.timeout_ms)} each${bounds.irreversible ? " · cannot be undone" : bounds.undo_timeout_ms === undefined ? " · nothing to undo" : ""}`)),
-      h("span", { class: "tries" }, step.attempts ? many(step.attempts, "attempt") : step.agent && "not tried", step.failures || step.undo_failures ? h("small", {}, many(step.failures + step.undo_failures, "failure")) : null),
+      h("span", { class: "tries" }, step.attempts ? many(step.attempts, "attempt") : step.agent && "not tried", step.failures || step.undo_failures ? h("small", {}, many(step.failures + step.undo_failures, "failure")) : null, step.effects_stay ? h("small", {}, "no undo, so any effect stays") : null),
       h("span", { class: "what" }, next && h("small", {}, next), step.pages && h("small", {}, collected(step.pages)), step.passed_over && h("small", {}, prose(step.passed_over)), step.last_error && h("span", { class: "wrong" }, prose(step.last_error)),
         step.output !== null && h("details", {}, h("summary", {}, "Output"), json(step.output)),
         step.output_bytes && h("small", {}, `An output of ${step.output_bytes} bytes. To see it: `, h("code", {}, `stepwarden get ${order.order_id} --output ${step.name}`)),

@@ -52,6 +52,19 @@ pub struct Body {
     pub if_version: Option<u64>,
 }
 
+impl Operator {
+    /// Says which steps the order has instead of `step`.
+    pub(crate) async fn no_such_step(&self, id: &Id, step: &str) -> Problem {
+        let steps = async {
+            let task = self.engine.store.load(id).await.ok()??;
+            let workflow = self.engine.workflow(&task.workflow_hash).await.ok()?;
+            Some(workflow.steps.iter().map(|step| step.name.as_str()).collect::<Vec<_>>().join(", "))
+        };
+        let steps = steps.await.map_or_else(String::new, |steps| format!("; its steps are {steps}"));
+        problem::invalid_field("step", format!("`{step}` is not a step of this order's workflow{steps}"))
+    }
+}
+
 /// The names of the actions, as in the routes.
 pub const NAMES: [&str; 8] = ["resubmit", "skip", "mark-done", "retry-now", "cancel", "undo", "pause", "resume"];
 

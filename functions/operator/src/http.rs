@@ -15,7 +15,7 @@ use edge::problem::{self, Problem};
 use edge::{auth, query};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use shared::decision::Act;
+use shared::decision::{Act, Refusal};
 use shared::job::Control;
 use shared::operator::Outcome;
 use shared::order::Id;
@@ -283,12 +283,16 @@ async fn post_act(
     let id = Id::parse(id).ok_or_else(none)?;
     traces::set("task.id", id.0.clone());
     let act = Act { what, by, reason, seen: body.if_version };
+    let step = body.step;
     let answer = |outcome: &'static str, version: u64| {
         done(&Done { order_id: id.clone(), outcome: outcome.into(), version }, version)
     };
     match operator.act(id.clone(), act).await.map_err(|e| act::unavailable(&e))? {
         Outcome::Applied(version) => Ok(answer("applied", version)),
         Outcome::Repeated(version) => Ok(answer("repeated", version)),
+        Outcome::NotAllowed { why: Refusal::UnknownStep } => {
+            Err(operator.no_such_step(&id, &step.unwrap_or_default()).await)
+        }
         Outcome::NotAllowed { why } => Err(problem::not_allowed(None, why.to_string())),
         Outcome::Moved { version } => {
             let detail = format!("the order is now at version {version}; read it again and decide anew");

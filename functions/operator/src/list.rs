@@ -6,7 +6,7 @@ use edge::problem::{self, Problem};
 use edge::query::number;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use shared::history::shorten;
+use shared::history::{Entry, Kind, shorten};
 use shared::order::{Id, MAX_LABEL, label_fault};
 use shared::ports::Error;
 use shared::task::{ProcessState, Task};
@@ -47,7 +47,7 @@ pub struct Row {
     /// When an operator paused it, while it is paused (UTC, milliseconds).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub paused_at: Option<Timestamp>,
-    /// Why it failed, was cancelled, or stopped.
+    /// Why it failed, was cancelled, or stopped; or else, while it is paused, who paused it and why.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// Tenant that owns the order.
@@ -251,13 +251,20 @@ pub(crate) fn each(page: store::Page) -> impl Iterator<Item = Result<Task, store
     page.unreadable.into_iter().map(Err).chain(page.tasks.into_iter().map(Ok))
 }
 
+/// Who paused the order, and why, while it is paused.
+fn pause(task: &Task) -> Option<String> {
+    task.paused_at?;
+    let Entry(.., text) = task.log.iter().rev().find(|Entry(_, kind, ..)| *kind == Kind::Paused)?;
+    Some(format!("paused by {}", text.as_deref()?))
+}
+
 pub(crate) fn row(task: &Task, workflow: &Workflow) -> Row {
     Row {
         order_id: task.id.clone(),
         workflow: task.workflow.clone(),
         state: task.process_state(),
         paused_at: task.paused_at,
-        reason: task.reason.clone(),
+        reason: task.reason.clone().or_else(|| pause(task)),
         tenant: task.tenant.clone(),
         reference: task.reference.clone(),
         labels: task.labels.clone(),

@@ -97,6 +97,7 @@ async fn a_wrong_request_is_refused_with_its_field_and_changes_nothing() {
         ("/cancel", json!({"by": "ann", "reason": "r", "step": "a"}), 400, "invalid_field", "step"),
         ("/skip", json!({"by": "ann", "reason": "r", "input": {}}), 400, "invalid_field", "input"),
         ("/skip", json!({"by": "ann", "reason": "r", "steps": "a"}), 400, "invalid_field", "steps"),
+        ("/skip", json!({"by": "ann", "reason": "r", "step": "zz"}), 400, "invalid_field", "step"),
         ("/skip", json!({"by": "ann", "reason": "x".repeat(500)}), 400, "invalid_field", "reason"),
         ("/explode", json!({"by": "ann", "reason": "r"}), 404, "no_such_route", ""),
     ];
@@ -256,6 +257,8 @@ async fn an_unreadable_record_hides_no_other() {
     let overview = world.get("/overview").await;
     assert_eq!(ids(&overview["unreadable"]), unreadable, "{overview}");
     assert_eq!((&overview["waiting"]["count"], &overview["paused"]["count"]), (&json!(2), &json!(1)), "{overview}");
+    let why = overview["paused"]["why"][0]["error"].as_str().unwrap_or_default();
+    assert!(why.starts_with("paused by "), "{overview}");
     for (answer, what) in [
         (world.call("GET", &format!("/details/{b}"), Value::Null).await, "details"),
         (world.act(&b, "resubmit", json!({})).await, "an action"),

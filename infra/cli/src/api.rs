@@ -387,8 +387,9 @@ fn overview(answer: Overview) -> String {
         for why in group.why {
             let undo = if why.undo { " (its undo)" } else { "" };
             let step = format!("{} {}{undo}", why.workflow, why.step.unwrap_or_default());
-            let (step, error, since) = (step.trim(), why.error.unwrap_or_default(), when(why.since, now));
-            let _ = writeln!(out, "  {:>5}  {step}  {error}, since {since}, for example {}", why.count, why.order_id);
+            let error = why.error.map_or_else(String::new, |error| format!("{error}, "));
+            let (step, since) = (step.trim(), when(why.since, now));
+            let _ = writeln!(out, "  {:>5}  {step}  {error}since {since}, for example {}", why.count, why.order_id);
         }
     }
     let _ = writeln!(out, "\nwaiting in a step: {}", number(answer.waits.count));

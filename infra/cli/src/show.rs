@@ -219,6 +219,7 @@ pub fn step(step: &StepStatus, now: Timestamp) -> String {
     let error = step.last_error.as_ref().filter(|error| !error.is_empty()).map(|error| format!("last error: {error}"));
     let notes = [
         calls.then(|| format!("attempts {}", step.attempts)),
+        step.effects_stay.then(|| "no undo, so any effect stays".to_owned()),
         time("complete by", step.complete_by),
         time("next attempt", step.next_attempt_at),
         step.wait.clone().filter(|_| step.waiting_until.is_some()),

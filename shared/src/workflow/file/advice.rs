@@ -62,7 +62,8 @@ fn of_key(message: &str, written: &str, before: &str) -> Option<String> {
     if message.starts_with("missing field") {
         return Some(format!("`{}` is missing; add it", name()));
     }
-    if let Some((_, known)) = message.strip_prefix("unknown variant ").and_then(|words| words.split_once(", expected ")) {
+    if let Some((_, known)) = message.strip_prefix("unknown variant ").and_then(|words| words.split_once(", expected "))
+    {
         return Some(format!("`{}` cannot be used here; write {known}", name()));
     }
     let (_, known) = message.strip_prefix("unknown field ")?.split_once(", expected ")?;
