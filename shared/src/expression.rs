@@ -114,7 +114,7 @@ impl fmt::Display for Kind {
         f.write_str(match self {
             Self::Bool => "true or false",
             Self::Number => "a number",
-            Self::Text => "a text",
+            Self::Text => "a string",
             Self::List => "a list",
             Self::Table => "a table",
         })

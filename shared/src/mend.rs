@@ -228,7 +228,7 @@ pub fn check(task: &Task, tenant: &str, workflow: &Workflow) -> Result<(), Unfit
 }
 
 const LATER: &str = "is a version later than that of the record";
-const LONG: &str = "has a text of more than 300 bytes";
+const LONG: &str = "has a string of more than 300 bytes";
 
 /// What is wrong with a waiting step, for which its predecessors mean `way`.
 fn unfit_wait(step: &Step, task: &Task, way: Way) -> Option<(&'static str, &'static str)> {

@@ -530,7 +530,7 @@ fn named(kind: &str) -> &str {
         "object" => "an object",
         "array" => "a list",
         "number" => "a number",
-        "string" => "a text",
+        "string" => "a string",
         _ => "a whole number",
     }
 }

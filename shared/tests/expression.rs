@@ -112,7 +112,7 @@ fn a_condition_gives_true_or_false() {
             "input.amount + 1",
             Some("`input.amount + 1` is a number, and a condition is true or false; compare it with something"),
         ),
-        ("'yes'", Some("`'yes'` is a text, and a condition is true or false; compare it with something")),
+        ("'yes'", Some("`'yes'` is a string, and a condition is true or false; compare it with something")),
         ("input.?paid", Some("`input.?paid` may be absent, and a condition is true or false; write `has(input.paid)`")),
     ] {
         let fault = Expression::condition(text).err().map(|f| f.message);
@@ -152,7 +152,7 @@ fn a_condition_gives_true_or_false() {
         (
             "input.missing > 1",
             Err(
-                "`input.missing > 1`: `input.missing` is not there; write `first(input.missing, '')` if it may be absent",
+                "`input.missing > 1`: `input.missing` does not exist; write `first(input.missing, '')` if it may be absent",
             ),
         ),
     ] {
@@ -234,7 +234,7 @@ fn a_template_is_text_or_the_value_itself() {
         ("a ${input.?voucher}", Err("`input.?voucher` is absent")),
         (
             "a ${input.nothing}",
-            Err("`input.nothing`: null cannot become a text; write `first(...)` around it, ending in a text"),
+            Err("`input.nothing`: null cannot become a string; write `first(...)` around it, ending in a string"),
         ),
     ] {
         let template = Template::parse(text).unwrap();
@@ -252,13 +252,13 @@ fn a_template_is_text_or_the_value_itself() {
     let literal = |text: &str| Part::Literal(text.into());
     assert_eq!(parts, [literal("a"), expression("1"), literal("b${"), expression("2")]);
     for (text, wanted) in [
-        ("id {input.id}", "`{` before `input` would stay a text; write `${input.id}`"),
-        ("id {{ input.id }}", "`{{` before `input` would stay a text; write `${input.id}`"),
-        ("{{now}}", "`{{` before `now` would stay a text; write `${now}`"),
-        ("{{{outputs['a'].id}}}", "`{{` before `outputs` would stay a text; write `${outputs['a'].id}`"),
+        ("id {input.id}", "`{` before `input` would stay a string; write `${input.id}`"),
+        ("id {{ input.id }}", "`{{` before `input` would stay a string; write `${input.id}`"),
+        ("{{now}}", "`{{` before `now` would stay a string; write `${now}`"),
+        ("{{{outputs['a'].id}}}", "`{{` before `outputs` would stay a string; write `${outputs['a'].id}`"),
         ("${input.a", "`${` is not closed; write `}` after the expression, or `$${` for a literal `${`"),
         ("${}", "the expression is empty; write for example `input.amount`"),
-        ("${'a}", "the text that begins here is not closed; write `'` after it"),
+        ("${'a}", "the string that begins here is not closed; write `'` after it"),
         ("${input.a ${input.b}}", "`${` is not allowed inside an expression; leave out `${` and `}`"),
     ] {
         assert_eq!(Template::parse(text).unwrap_err().message, wanted, "{text}");
@@ -288,7 +288,7 @@ fn a_mapping_is_a_tree_of_templates() {
     let deep = (0..60).fold(json!("x"), |inner, _| json!([inner]));
     for (tree, wanted) in [
         (json!({"a": {"b": [1, "${inputs}"]}}), "`a.b[1]`: `inputs` is not a name here"),
-        (json!(["{{input.x}}"]), "`[0]`: `{{` before `input` would stay a text; write `${input.x}`"),
+        (json!(["{{input.x}}"]), "`[0]`: `{{` before `input` would stay a string; write `${input.x}`"),
         (json!({"a": {"${input.x}": 1}}), "`a`: the key `${input.x}` holds `${`, but keys are not computed"),
         (
             json!({"$serde_json::private::RawValue": 1}),
@@ -643,7 +643,7 @@ fn random_expressions_keep_what_is_said_of_them() {
             if expression.references().iter().filter(of_create).all(|r| r.guarded)
                 && let Err(mistake) = expression.optional(&names(&other))
             {
-                assert!(!mistake.0.contains("`outputs.create` is not there"), "{mistake}");
+                assert!(!mistake.0.contains("`outputs.create` does not exist"), "{mistake}");
             }
             (1, usize::from(found.is_ok()))
         };

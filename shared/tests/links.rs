@@ -60,7 +60,7 @@ fn a_mistake_in_a_file_says_what_to_write() {
     for (steps, words) in [
         (change("event = \"approved\"", "event = \"approved\"; people = 2"), "counts `people`; remove one of the two"),
         (change("[\"yes\", \"no\"]", "[]"), "a link has 1 to 5 `answers`"),
-        (change("[\"yes\", \"no\"]", "[\"yes\", \" no\"]"), "an answer is a text of 1 to 40 characters; change `no`"),
+        (change("[\"yes\", \"no\"]", "[\"yes\", \" no\"]"), "an answer is a string of 1 to 40 characters; change `no`"),
         (change("[\"yes\", \"no\"]", "[\"yes\", \"yes\"]"), "`yes` is among the answers twice"),
         (
             change("Pay ${input.cents}", "Pay ${outputs.mail.x}"),

@@ -10,7 +10,7 @@ use shared::workflow::file::{Known, parse};
 fn what_fits_and_what_does_not() {
     let table = [
         (json!({"type": "object"}), json!([]), "|must be an object"),
-        (json!({"type": ["string", "null"]}), json!(5), "|must be a text or null"),
+        (json!({"type": ["string", "null"]}), json!(5), "|must be a string or null"),
         (json!({"type": "integer"}), json!(5.0), ""),
         (json!({"type": "integer"}), json!(5.5), "|must be a whole number"),
         (json!({"required": ["a/b"]}), json!({}), "/a~1b|is required"),
@@ -20,7 +20,7 @@ fn what_fits_and_what_does_not() {
             json!({"b": 0}),
             "/b|is not known; the fields are a",
         ),
-        (json!({"additionalProperties": {"type": "string"}}), json!({"b": 0}), "/b|must be a text"),
+        (json!({"additionalProperties": {"type": "string"}}), json!({"b": 0}), "/b|must be a string"),
         (json!({"items": {"exclusiveMaximum": 3}}), json!([1, 3]), "/1|must be below 3"),
         (json!({"prefixItems": [true, false]}), json!([1, 3]), "/1|must not be there"),
         (json!({"minItems": 1}), json!([]), "|must have at least 1 item, but has 0"),
@@ -62,7 +62,7 @@ fn what_fits_and_what_does_not() {
         (json!({"not": {"type": "string"}}), json!("a"), "|must not have this form"),
         (json!({"if": {"required": ["a"]}, "then": {"required": ["b"]}}), json!({"a": 1}), "/b|is required"),
         (json!({"if": {"required": ["a"]}, "else": {"required": ["b"]}}), json!({"a": 1}), ""),
-        (json!({"$ref": "#/$defs/x", "$defs": {"x": {"type": "string"}}}), json!(1), "|must be a text"),
+        (json!({"$ref": "#/$defs/x", "$defs": {"x": {"type": "string"}}}), json!(1), "|must be a string"),
         (json!({"format": "date-time"}), json!("2026-01-31T08:00:00+02:00"), ""),
         (json!({"format": "date-time"}), json!("2026-01-31"), "|must be a time, such as 2026-01-31T08:00:00Z"),
         (json!({"format": "date"}), json!("2026-02-30"), "|must be a date, such as 2026-01-31"),

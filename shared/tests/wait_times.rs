@@ -24,7 +24,7 @@ fn durations_and_times_are_read_in_all_units() {
         (json!(0), "2026-01-31T08:00:00Z"),
         (json!("-2s"), "\"-2s\" is negative; write a time from 0s to 366d"),
         (json!(-1), "-1 is negative; write a time from 0s to 366d"),
-        (json!("367d"), "\"367d\" is more than 366 days away; write a nearer time"),
+        (json!("367d"), "\"367d\" is more than 366 days away; write an earlier time"),
         (json!("soon"), "\"soon\" is not a duration; write for example \"90s\", \"2h\", \"3d\", or seconds"),
         (json!(null), "null is not a duration; write for example \"90s\", \"2h\", \"3d\", or seconds"),
     ] {
@@ -37,7 +37,7 @@ fn durations_and_times_are_read_in_all_units() {
         (json!(1769846400), "2026-01-31T08:00:00Z"),
         // A past time.
         (json!("2020-01-01T00:00:00Z"), "2020-01-01T00:00:00Z"),
-        (json!("2030-01-01T00:00:00Z"), "\"2030-01-01T00:00:00Z\" is more than 366 days away; write a nearer time"),
+        (json!("2030-01-01T00:00:00Z"), "\"2030-01-01T00:00:00Z\" is more than 366 days away; write an earlier time"),
     ] {
         assert_eq!(ends(&until, value), end);
     }

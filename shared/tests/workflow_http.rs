@@ -258,8 +258,8 @@ fn what_a_deployment_sets_must_be_in_the_file() {
     assert_eq!((&good.config["limit"], &good.config["host"]), (&json!(7), &json!("crm.example")));
     for (config, words) in [
         (json!({"limt": 7}), "sets `limt`, which is not in the workflow's `config`: it has `host`, `limit`"),
-        (json!({"limit": "7"}), "sets `config.limit` to a text, but in the file it is a number; set it to a number"),
-        (json!({"host": null}), "sets `config.host` to null, but in the file it is a text"),
+        (json!({"limit": "7"}), "sets `config.limit` to a string, but in the file it is a number; set it to a number"),
+        (json!({"host": null}), "sets `config.host` to null, but in the file it is a string"),
     ] {
         let error = of_deployment(step, config, "").unwrap_err();
         assert!(error.starts_with("w.toml:1: ") && error.contains(words), "{error}");

@@ -419,7 +419,7 @@ fn text(name: &str, value: &Value) -> Result<String, String> {
         Value::String(text) => text.clone(),
         Value::Bool(_) | Value::Number(_) => value.to_string(),
         Value::Null | Value::Array(_) | Value::Object(_) => {
-            return Err(format!("`{name}` must be a text, a number, true or false"));
+            return Err(format!("`{name}` must be a string, a number, true or false"));
         }
     };
     if text.contains(char::is_control) {

@@ -30,6 +30,9 @@ pub fn body(event: &ApiGatewayV2httpRequest) -> Result<Vec<u8>, Problem> {
 /// Not one JSON object, or the first invalid field.
 pub fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
     let not_json = |why: &dyn std::fmt::Display| problem::invalid_json(None, format!("{why}; send one JSON object"));
+    if body.trim_ascii().is_empty() {
+        return Err(not_json(&"the body is empty"));
+    }
     let place = |at: String| if matches!(at.as_str(), "" | ".") { "body".to_owned() } else { at };
     json::check(body).map_err(|Refused { fault, at }| match fault {
         Fault::Syntax(why) => not_json(&why),

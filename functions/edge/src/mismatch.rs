@@ -7,6 +7,13 @@ pub fn in_words(error: &str) -> String {
         Some(at) => error.split_at(at),
         None => (error, ""),
     };
+    // What the parser says of a number where it reads one of a few words.
+    if message == "expected value" {
+        return format!("must be a string{place}");
+    }
+    if let Some(field) = message.strip_prefix("missing field ") {
+        return format!("{field} is missing{place}");
+    }
     let found =
         ["invalid type: ", "invalid value: ", "unknown variant "].iter().find_map(|head| message.strip_prefix(head));
     let Some((found, expected)) = found.and_then(|rest| rest.rsplit_once(", expected ")) else {
@@ -108,6 +115,12 @@ mod tests {
     fn what_is_plain_already_stays() {
         let unknown = refused(&json!({"size": 1}));
         assert!(unknown.starts_with("unknown field `size`, expected one of `text`, "), "{unknown}");
-        assert_eq!(in_words("missing field `input`"), "missing field `input`");
+    }
+
+    #[test]
+    fn what_is_missing_or_no_word_is_said() {
+        assert_eq!(in_words("missing field `input` at line 1 column 2"), "`input` is missing at line 1 column 2");
+        let number = serde_json::from_str::<All>(r#"{"colour": -1}"#).unwrap_err().to_string();
+        assert_eq!(in_words(&number), "must be a string at line 1 column 12");
     }
 }

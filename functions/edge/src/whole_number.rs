@@ -1,6 +1,6 @@
 //! Whole numbers in JSON, where 2 and 2.0 are the same, because some languages write either.
 
-use serde::de::{Deserialize, Deserializer, Error, Visitor};
+use serde::de::{Deserialize, Deserializer, Error, Unexpected, Visitor};
 use serde_json::Value;
 use std::fmt;
 use std::marker::PhantomData;
@@ -16,13 +16,17 @@ impl<'de, T: TryFrom<i128>> Deserialize<'de> for Whole<T> {
         impl<T: TryFrom<i128>> Visitor<'_> for Number<T> {
             type Value = Whole<T>;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a whole number in range")
+                f.write_str("a whole number of at least 0")
             }
             fn visit_u64<E: Error>(self, n: u64) -> Result<Whole<T>, E> {
-                T::try_from(i128::from(n)).map(Whole).map_err(|_| E::custom(format!("{n} is out of bounds")))
+                T::try_from(i128::from(n))
+                    .map(Whole)
+                    .map_err(|_| E::invalid_value(Unexpected::Other(&n.to_string()), &self))
             }
             fn visit_i64<E: Error>(self, n: i64) -> Result<Whole<T>, E> {
-                T::try_from(i128::from(n)).map(Whole).map_err(|_| E::custom(format!("{n} is out of bounds")))
+                T::try_from(i128::from(n))
+                    .map(Whole)
+                    .map_err(|_| E::invalid_value(Unexpected::Other(&n.to_string()), &self))
             }
             fn visit_f64<E: Error>(self, n: f64) -> Result<Whole<T>, E> {
                 self.visit_i64(exact(n).ok_or_else(|| E::custom(format!("{n} is not a whole number")))?)

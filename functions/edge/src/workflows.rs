@@ -80,7 +80,7 @@ pub fn deployed(agents: &[&str], settings: &Settings) -> Result<Workflows, Error
 pub fn in_folder(folder: &Path, agents: &[&str], settings: &Settings) -> Result<Workflows, Error> {
     let unreadable = |path: &Path, e: std::io::Error| Error {
         file: path.display().to_string(),
-        line: 1,
+        line: 0,
         message: format!("cannot be read: {e}"),
     };
     let entries = std::fs::read_dir(folder).map_err(|e| unreadable(folder, e))?;
@@ -166,7 +166,7 @@ fn read(
         if let Some(earlier) = workflows.insert(workflow.name.clone(), workflow) {
             let message =
                 format!("another file also defines workflow `{}`; give each workflow a unique name", earlier.name);
-            return Err(Error { file, line: 1, message });
+            return Err(Error { file, line: 0, message });
         }
         if let Some(name) = name_of(&text) {
             sources.insert(name, (file, text));
@@ -330,6 +330,6 @@ mod tests {
         let (name, text) = BUILT_IN[0];
         let twice = [(name.to_owned(), text.to_owned()), ("b.toml".to_owned(), text.to_owned())];
         let error = read(twice.into_iter(), &AGENTS, &Settings::default()).unwrap_err();
-        assert!(error.to_string().starts_with("b.toml:1: another file"), "{error}");
+        assert!(error.to_string().starts_with("b.toml: another file"), "{error}");
     }
 }

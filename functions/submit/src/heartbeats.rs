@@ -101,7 +101,7 @@ fn progress(body: &[u8]) -> Result<Progress, Problem> {
     let note = match fields.remove("note") {
         None | Some(Value::Null) => None,
         Some(Value::String(note)) if note.len() <= MAX_NOTE => Some(note),
-        Some(_) => return Err(problem::invalid_field("note", format!("must be a text of at most {MAX_NOTE} bytes"))),
+        Some(_) => return Err(problem::invalid_field("note", format!("must be a string of at most {MAX_NOTE} bytes"))),
     };
     match fields.keys().next() {
         Some(_) => {

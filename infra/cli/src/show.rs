@@ -52,7 +52,12 @@ pub fn page<const N: usize>(
     more: &str,
     next: Option<impl Display>,
 ) -> String {
-    let mut out = if rows.is_empty() { format!("{none}\n") } else { table(header, rows) };
+    let mut out = match (rows, &next) {
+        ([], None) => format!("{none}\n"),
+        // A filter may fit no order of a page.
+        ([], Some(_)) => "none on this page\n".to_owned(),
+        _ => table(header, rows),
+    };
     out += more;
     if let Some(cursor) = next {
         let _ = writeln!(out, "more: --cursor {cursor}");

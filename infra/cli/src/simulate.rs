@@ -52,7 +52,7 @@ pub fn main(options: &Simulate) -> Result<bool> {
 }
 
 fn read(file: &Path, known: Known<'_>) -> Result<Workflow, Error> {
-    let wrong = |message: String| Error { file: file.display().to_string(), line: 1, message };
+    let wrong = |message: String| Error { file: file.display().to_string(), line: 0, message };
     let text = std::fs::read_to_string(file).map_err(|e| wrong(format!("cannot be read: {e}")))?;
     let mut workflow: Workflow = parse(&file.display().to_string(), &text, known)?;
     workflow

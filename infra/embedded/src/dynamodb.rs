@@ -158,7 +158,7 @@ impl DynamoDb {
             Ok(body) => Answer::ok_bytes(body),
             Err(error) => {
                 if error.status_code() >= 500 {
-                    tracing::error!("dynamodb: {operation} failed: {error}");
+                    tracing::error!("dynamodb: {operation} failed: {error}{}", crate::what_to_do(&error));
                 }
                 Answer { status: error.status_code(), body: error.to_json().into_bytes(), query_error: None }
             }

@@ -115,7 +115,7 @@ impl Runner {
                 .collect();
             let durable = if writes { (self.lane.sync)() } else { Ok(()) };
             let durable = durable.map_err(|error| {
-                tracing::error!("dynamodb: the tables file could not be written: {error}");
+                tracing::error!("dynamodb: the tables file could not be written: {error}{}", crate::what_to_do(&error));
                 let reason = error.to_string();
                 lock(&self.lane.state).broken = Some(reason.clone());
                 Unfinished::NotDurable(reason)

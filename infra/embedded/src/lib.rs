@@ -250,3 +250,10 @@ fn of_dynoxide(file: &Path, error: &dynoxide::DynoxideError) -> OpenError {
         }
     }
 }
+
+/// What a person can do about `error`, as the end of its message in the log.
+fn what_to_do(error: &impl std::fmt::Display) -> &'static str {
+    let text = error.to_string();
+    let is_full = ["disk is full", "No space left"].iter().any(|words| text.contains(words));
+    if is_full { "; free disk space: until then nothing new is accepted, and nothing accepted is lost" } else { "" }
+}

@@ -231,7 +231,7 @@ impl<'t> Check<'t> {
         } else {
             let roots = ROOTS.join(", ");
             format!(
-                "`{name}` is not a name here; write one of {roots}, a text in quotes, or `outputs.STEP` for what a step returned"
+                "`{name}` is not a name here; write one of {roots}, a string in quotes, or `outputs.STEP` for what a step returned"
             )
         };
         Err(fault(base.from, message))

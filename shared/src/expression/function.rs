@@ -71,7 +71,7 @@ static FUNCTIONS: [Function; 20] = [
     row("text", Before, &[ANY], Some(Kind::Text), |a| text_of(&a[0]).map(Value::String)),
     row("string", Before, &[ANY], Some(Kind::Text), |a| text_of(&a[0]).map(Value::String)),
     row("from_json", Before, &[TEXT], None, |a| {
-        json::read_value(text(&a[0]).as_bytes()).map_err(|e| format!("the text cannot be read as JSON: {e}"))
+        json::read_value(text(&a[0]).as_bytes()).map_err(|e| format!("the string cannot be read as JSON: {e}"))
     }),
     row("cut", Before, &[TEXT, NUMBER], Some(Kind::Text), |a| {
         let most = place(&a[1])?;
@@ -81,14 +81,14 @@ static FUNCTIONS: [Function; 20] = [
     row("int", Before, &[FEW], Some(Kind::Number), |a| match &*a[0] {
         Value::String(text) => match text.parse() {
             Ok(n) => Number::Whole(n).value(),
-            Err(_) => Err("the text is not a whole number".into()),
+            Err(_) => Err("the string is not a whole number".into()),
         },
         value => whole(value, f64::trunc),
     }),
     row("double", Before, &[FEW], Some(Kind::Number), |a| match &*a[0] {
         Value::String(text) => match serde_json::from_str(text) {
             Ok(n) => Number::of(&n).value(),
-            Err(_) => Err("the text is not a number".into()),
+            Err(_) => Err("the string is not a number".into()),
         },
         value => Ok(value.clone()),
     }),
@@ -248,7 +248,8 @@ fn split(text: &str, by: &str) -> Given {
 
 /// Seconds since 1970, with up to three decimals.
 fn time(text: &str) -> Given {
-    let time = instant(text).ok_or("the text is not an RFC 3339 time with an offset, such as 2026-01-31T08:00:00Z")?;
+    let time =
+        instant(text).ok_or("the string is not an RFC 3339 time with an offset, such as 2026-01-31T08:00:00Z")?;
     Number::Whole(time.as_millisecond().into()).with(Sum::Divide, Number::Whole(1000))?.value()
 }
 

@@ -17,7 +17,7 @@ use std::io;
 
 /// Why there is no value.
 pub(super) enum Stop {
-    /// Something behind `.?` is not there.
+    /// Something behind `.?` does not exist.
     Absent,
     /// What is wrong.
     Mistake(String),
@@ -163,13 +163,13 @@ impl<'s> Run<'s> {
         let before = source(gap.step.checked_sub(1).map_or(base.to, |n| steps[n].to));
         Err(match &*inside {
             Value::Object(_) => format!(
-                "`{path}` is not there; write `first({}, '')` if it may be absent",
+                "`{path}` does not exist; write `first({}, '')` if it may be absent",
                 source(steps[steps.len() - 1].to)
             ),
             Value::Array(list) if matches!(steps[gap.step].what, Access::Index(_)) => {
-                format!("`{path}` is not there, because `{before}` has only {} items, counted from 0", list.len())
+                format!("`{path}` does not exist, because `{before}` has only {} items, counted from 0", list.len())
             }
-            other => format!("`{path}` is not there, because `{before}` is {}", Kind::name_of(other)),
+            other => format!("`{path}` does not exist, because `{before}` is {}", Kind::name_of(other)),
         }
         .into())
     }
@@ -305,7 +305,7 @@ impl<'s> Run<'s> {
                 return Err(self.wrong(argument, &value, function.name, kinds).into());
             }
             match &*value {
-                // Only the characters of a text are counted one by one.
+                // Only the characters of a string are counted one by one.
                 Value::String(text) if function.name == "size" => self.spend(text.len())?,
                 _ if function.name == "size" => {}
                 value => {
@@ -488,7 +488,7 @@ pub(super) fn weigh(value: &Value, depth: usize) -> Result<usize, String> {
     Ok(bytes)
 }
 
-/// Bytes of a text in a message: two for quotes, backslashes and short escapes such as `\n`; six for other control
+/// Bytes of a string in a message: two for quotes, backslashes and short escapes such as `\n`; six for other control
 /// characters, U+FFFE and U+FFFF.
 pub(super) fn json_length(text: &str) -> usize {
     let bytes = text.bytes().map(|b| match b {
@@ -525,7 +525,7 @@ fn item<'a>(value: &Cow<'a, Value>, n: Number) -> Option<Cow<'a, Value>> {
     }
 }
 
-/// A value as part of a text: a text as it is, anything else as JSON, where whole numbers have no point.
+/// A value as part of a string: a string as it is, anything else as JSON, where whole numbers have no point.
 pub(super) fn text_of(value: &Value) -> Result<String, String> {
     struct Plain;
     impl serde_json::ser::Formatter for Plain {
@@ -537,7 +537,7 @@ pub(super) fn text_of(value: &Value) -> Result<String, String> {
         }
     }
     match value {
-        Value::Null => Err("null cannot become a text; write `first(...)` around it, ending in a text".into()),
+        Value::Null => Err("null cannot become a string; write `first(...)` around it, ending in a string".into()),
         Value::String(text) => Ok(text.clone()),
         value => {
             weigh(value, MAX_DEPTH)?;

@@ -28,7 +28,7 @@ pub enum Part {
 }
 
 impl Template {
-    /// Parses a text in which `${...}` is an expression and `$${` a literal `${`.
+    /// Parses a string in which `${...}` is an expression and `$${` a literal `${`.
     ///
     /// # Errors
     /// What is wrong, where, and what to write instead. Faults are faulty expressions, and other languages' braces
@@ -169,7 +169,7 @@ fn foreign(rest: &str, at: usize) -> Result<(), Fault> {
     let inside = inner.split(['}', '\n']).next().unwrap_or_default().trim();
     let inside = crate::history::shorten(inside, 60);
     let written = if is_double { "{{" } else { "{" };
-    Err(fault(at, format!("`{written}` before `{name}` would stay a text; write `${{{inside}}}`")))
+    Err(fault(at, format!("`{written}` before `{name}` would stay a string; write `${{{inside}}}`")))
 }
 
 /// A JSON tree whose strings are templates. Written and read as that JSON.

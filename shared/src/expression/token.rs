@@ -9,7 +9,7 @@ use serde_json::Value;
 pub(super) enum Token {
     /// A name or a word.
     Name(String),
-    /// A number or a text.
+    /// A number or a string.
     Constant(Value),
     /// An operator, a bracket, a comma.
     Sign(&'static str),
@@ -105,7 +105,7 @@ fn stray(rest: &str, c: char) -> String {
         '=' => "`=` is not an operator; write `==`".into(),
         '&' => "`&` is not an operator; write `&&`".into(),
         '|' => "`|` is not an operator; write `||`".into(),
-        '\u{2018}'..='\u{201f}' => format!("`{c}` does not begin a text; write a straight `'` or `\"`"),
+        '\u{2018}'..='\u{201f}' => format!("`{c}` does not begin a string; write a straight `'` or `\"`"),
         _ if c.is_alphabetic() => {
             format!("`{c}` cannot be part of a name; write a field with other letters as `[\"...\"]`")
         }
@@ -133,7 +133,7 @@ fn number(rest: &str, at: usize) -> Result<(Token, usize), Fault> {
         return Err(fault(at, message));
     }
     if written.len() > 1 && written.starts_with('0') && bytes[1].is_ascii_digit() {
-        let message = format!("`{written}` begins with a zero; leave it out, or write a text, `'{written}'`");
+        let message = format!("`{written}` begins with a zero; leave it out, or write a string, `'{written}'`");
         return Err(fault(at, message));
     }
     let value = if is_whole {
@@ -141,14 +141,14 @@ fn number(rest: &str, at: usize) -> Result<(Token, usize), Fault> {
     } else {
         written.parse::<f64>().ok().and_then(|n| Number::from(n).value().ok())
     };
-    let message = || fault(at, format!("`{written}` is a number beyond 64 bits; write it as a text, `'{written}'`"));
+    let message = || fault(at, format!("`{written}` is a number beyond 64 bits; write it as a string, `'{written}'`"));
     Ok((Token::Constant(value.ok_or_else(message)?), end))
 }
 
 fn string(rest: &str, quote: char, at: usize) -> Result<(Token, usize), Fault> {
     let mut text = String::new();
     let mut chars = rest.char_indices().skip(1);
-    let open = || fault(at, format!("the text that begins here is not closed; write `{quote}` after it"));
+    let open = || fault(at, format!("the string that begins here is not closed; write `{quote}` after it"));
     loop {
         let (place, c) = chars.next().ok_or_else(open)?;
         match c {
@@ -172,7 +172,7 @@ fn string(rest: &str, quote: char, at: usize) -> Result<(Token, usize), Fault> {
                 }
                 c => {
                     let message =
-                        format!("`\\{}` has no meaning in a text; write `\\\\` for a backslash", c.escape_debug());
+                        format!("`\\{}` has no meaning in a string; write `\\\\` for a backslash", c.escape_debug());
                     return Err(fault(at + place, message));
                 }
             }),

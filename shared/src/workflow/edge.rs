@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// One entry of a step's `after`. Its JSON is the position, followed by the mark of its edge in a text: `2`, `"2!"`.
+/// One entry of a step's `after`. Its JSON is the position, followed by the mark of its edge in a string: `2`, `"2!"`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "Spelled", into = "Spelled")]
 pub struct After {

@@ -39,14 +39,18 @@ use toml::Spanned;
 
 /// Why a workflow file was refused. `Display` is one line: `FILE:LINE: what is wrong; what to write instead`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{file}:{line}: {message}")]
+#[error("{file}{}: {message}", colon(*line))]
 pub struct Error {
     /// As given to [`parse`].
     pub file: String,
-    /// Counted from 1.
+    /// Counted from 1; 0 if the fault is in no line of the file.
     pub line: usize,
     /// What is wrong and what to write instead.
     pub message: String,
+}
+
+fn colon(line: usize) -> String {
+    if line == 0 { String::new() } else { format!(":{line}") }
 }
 
 /// Names that the configuration knows; a workflow may use no others.

@@ -87,7 +87,7 @@ impl Wait {
         let wait = now.duration_until(time);
         match self {
             Self::For(_) if wait.is_negative() => Err(format!("{value} is negative; write a time from 0s to 366d")),
-            _ if wait > MAX_WAIT => Err(format!("{value} is more than 366 days away; write a nearer time")),
+            _ if wait > MAX_WAIT => Err(format!("{value} is more than 366 days away; write an earlier time")),
             Self::For(_) | Self::Until(_) | Self::Event(_) => Ok(time),
         }
     }

@@ -191,7 +191,7 @@ async fn an_order_of_somebody_else_is_not_taken_for_an_items() {
 #[tokio::test]
 async fn what_is_no_list_or_too_long_fails_the_step() {
     for (list, why) in [
-        (json!("a"), "`each` is a text, but has to be a list".to_owned()),
+        (json!("a"), "`each` is a string, but has to be a list".to_owned()),
         ((0..=MAX_ITEMS).collect(), format!("`each` has {} items, but the limit is {MAX_ITEMS}", MAX_ITEMS + 1)),
     ] {
         let mut family = family_of(PARENT, CHILD, list).await;

@@ -101,7 +101,7 @@ pub struct Sent {
     /// The step, or the step and [`UNDO`]. Of an order that a step starts: `lines[2]/pick`, where `lines` is that step and
     /// 2 the position of the item. Of a step that makes a call for each item: `mails[2]`.
     pub name: String,
-    /// Over HTTP: `method`, `url`, `headers` and `body`, where `body` is JSON, the fields of a form, or a text. Otherwise
+    /// Over HTTP: `method`, `url`, `headers` and `body`, where `body` is JSON, the fields of a form, or a string. Otherwise
     /// `input`, and `output` for an undo.
     pub what: Value,
 }

@@ -186,7 +186,7 @@ pub fn read(file: &Path, folder: Option<&Path>) -> Result<Vec<Scenario>, Error> 
 }
 
 fn text_of(file: &Path) -> Result<String, Error> {
-    let unreadable = |e| Error { file: file.display().to_string(), line: 1, message: format!("cannot be read: {e}") };
+    let unreadable = |e| Error { file: file.display().to_string(), line: 0, message: format!("cannot be read: {e}") };
     std::fs::read_to_string(file).map_err(unreadable)
 }
 
@@ -547,7 +547,9 @@ pub(crate) fn possible(scripted: &Scripted) -> Result<(), String> {
         http::HeaderName::try_from(name.as_str()).is_ok() && http::HeaderValue::try_from(value.as_str()).is_ok()
     };
     match headers.iter().find(|header| !is_good(header)) {
-        Some((name, _)) => Err(format!("`{name}` is no header of HTTP; write a name and a text without line breaks")),
+        Some((name, _)) => {
+            Err(format!("`{name}` is not an HTTP header; write a name, and a value without line breaks"))
+        }
         None => Ok(()),
     }
 }

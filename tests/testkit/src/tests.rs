@@ -197,7 +197,7 @@ fn what_is_not_as_expected_is_named() {
             "order = \"${order.tenant}\"",
             r#"sent.ship.body: expected {"charge":"ch_1","order":"acme"}, but it is {"#,
         ),
-        ("order = \"${order.id}\"", "order = \"${input.no}\"", "sent.ship.body: `input.no` is not there"),
+        ("order = \"${order.id}\"", "order = \"${input.no}\"", "sent.ship.body: `input.no` does not exist"),
         ("sent.confirm = {", "sent.\"charge.undo\" = {", "sent.charge.undo: it was not called"),
         ("\"card[number]\" = \"4242\"", "\"card[number]\" = 4242", "sent.charge.body: expected"),
         // The order itself is different.
@@ -227,7 +227,7 @@ fn what_is_not_as_expected_is_named() {
     assert_eq!(
         nothing,
         [
-            "state: expected Refused, but it is Undone: `assess` failed: `input.claim` is not there; write `first(input.claim, '')` if it may be absent"
+            "state: expected Refused, but it is Undone: `assess` failed: `input.claim` does not exist; write `first(input.claim, '')` if it may be absent"
         ]
     );
 }
@@ -334,7 +334,7 @@ fn a_file_that_is_wrong_says_where_and_what_to_write() {
             "keep one of `refused`, `unavailable`, `silent`, and an answer with `status` or `answer`",
         ),
         ("answers.pay = []", "the list of answers is empty; write at least one, such as { status = 200 }"),
-        ("answers.pay = { headers = { \"a b\" = \"x\" } }", "`a b` is no header of HTTP"),
+        ("answers.pay = { headers = { \"a b\" = \"x\" } }", "`a b` is not an HTTP header"),
         ("answers.pay = { takes = \"25h\" }", "`takes` is out of range; write a time from 0s to 24h"),
         ("input = \"none.json\"", "the input tests/none.json cannot be read"),
         ("input = 5", "an input is a table, or the path of a JSON file with an object"),
@@ -408,11 +408,11 @@ fn an_order_in_rust_catches_what_a_scenario_catches() {
         (found().answers("greet", [Answer::status(99, json!({}))]), "write one from 200 to 599"),
         (found().answers("greet", [Answer::silent().after(Duration::from_secs(100_000))]), "24h"),
         (found().answers("greet", []), "write at least one"),
-        (found().answers("greet", [Answer::ok(json!({})).header("a b", "c")]), "no header"),
+        (found().answers("greet", [Answer::ok(json!({})).header("a b", "c")]), "not an HTTP header"),
         (found().sent("look-up", json!({"input": 1})), "`input` is not sent by `look-up`; write `method`"),
         (found().event(Event::of("paid", json!({})), "accepted"), "waits for `paid`; its steps wait for no event"),
         (found().caught(["greet"]), "has no `catch`"),
-        (Order::of("nowhere.toml"), "nowhere.toml:1: cannot be read"),
+        (Order::of("nowhere.toml"), "nowhere.toml: cannot be read"),
     ] {
         let why = order.play(0..0).unwrap_err();
         assert!(why.contains(words), "{words}: {why}");

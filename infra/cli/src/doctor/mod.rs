@@ -32,6 +32,11 @@ const CLOCK: SignedDuration = SignedDuration::from_secs(2);
 /// AWS refuses signatures that are five minutes old.
 const CLOCK_WRONG: SignedDuration = SignedDuration::from_secs(60);
 
+const MIB: u64 = 1024 * 1024;
+/// With less free space than this, in bytes, the next write of a database may fail.
+const FULL: u64 = 8 * MIB;
+const NEARLY_FULL: u64 = 256 * MIB;
+
 /// How a check ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -227,12 +232,31 @@ fn data(folder: &Path) -> Check {
         let hint = "restore it, with the files beside it, from a backup; or continue with what is left: stepwarden up --accept-loss";
         return fail("data", damage.join("; "), hint);
     }
+    if let Some(check) = space(folder) {
+        return check;
+    }
     let token = folder.join(TOKEN_FILE);
     if std::fs::metadata(&token).is_ok_and(|file| file.permissions().mode() & 0o077 != 0) {
         let hint = format!("chmod 600 {}; or delete the file to get a new token at the next start", token.display());
         return warn("data", format!("others on this machine may read {}", token.display()), hint);
     }
     ok("data", format!("{name} with {found} databases"))
+}
+
+/// Whether the disk is full, or nearly so.
+fn space(folder: &Path) -> Option<Check> {
+    let disk = rustix::fs::statvfs(folder).ok()?;
+    little(folder, disk.f_bavail.saturating_mul(disk.f_frsize))
+}
+
+fn little(folder: &Path, free: u64) -> Option<Check> {
+    let what = format!("the disk of {} has {} MiB left", folder.display(), free / MIB);
+    let hint = "free disk space; nothing that was accepted is lost";
+    match free {
+        ..FULL => Some(fail("data", format!("{what}, so no order can be accepted or continued"), hint)),
+        FULL..NEARLY_FULL => Some(warn("data", what, hint)),
+        NEARLY_FULL.. => None,
+    }
 }
 
 /// Looks for damage in a database that is not in use. SQLite gets a copy, because it would merge the log into the file.
@@ -303,6 +327,15 @@ mod tests {
             assert_eq!(clock("x", &headers, now.parse().unwrap()).unwrap().status, verdict, "{now}");
         }
         assert!(clock("x", &HeaderMap::new(), Timestamp::UNIX_EPOCH).is_none());
+    }
+
+    #[test]
+    fn a_disk_without_space_is_told() {
+        let told = |free| little(Path::new("data"), free).map(|check| (check.status, check.detail));
+        assert_eq!(told(NEARLY_FULL), None);
+        assert_eq!(told(NEARLY_FULL - 1), Some((Verdict::Warn, "the disk of data has 255 MiB left".into())));
+        let full = "the disk of data has 0 MiB left, so no order can be accepted or continued";
+        assert_eq!(told(4096), Some((Verdict::Fail, full.into())));
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! except: no FIFO queues, no limit on how often `PurgeQueue` is called.
 //!
 //! The list of operations is frozen: [`OPERATIONS`] holds what somebody in this repository calls (the functions, the
-//! command line, the tests, and the README's `aws sqs list-queues`). Every other operation of SQS gets
+//! command line, the tests, and the tour's `aws sqs list-queues`). Every other operation of SQS gets
 //! UnsupportedOperation. Add an operation together with its first caller.
 
 mod admin;

@@ -253,7 +253,11 @@ impl Run {
             };
             let outcome = self.writer.commit(&awaited, &lazy);
             if let Err(error) = &outcome {
-                tracing::error!("queues: {} writes failed: {error}", awaited.len() + lazy.len());
+                tracing::error!(
+                    "queues: {} writes failed: {error}{}",
+                    awaited.len() + lazy.len(),
+                    crate::what_to_do(&error)
+                );
                 let mut pending = self.writer.pending();
                 for (row, write) in lazy {
                     pending.lazy.entry(row).or_insert(write);

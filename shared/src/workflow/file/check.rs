@@ -533,7 +533,7 @@ impl Graph<'_> {
         let wrong = bare.find_map(|one| match one.path.get(1).map(String::as_str) {
             Some("reason") => Some("`event.reason` is only there if the person gives one; write `first(event.reason, '')`"),
             Some("answer") if event.link.as_ref().is_some_and(|link| link.answers.is_empty()) => {
-                Some("`event.answer` is not there, because the link has no `answers`; add them, or write `first(event.answer, '')`")
+                Some("`event.answer` does not exist, because the link has no `answers`; add them, or write `first(event.answer, '')`")
             }
             _ => None,
         });
@@ -599,10 +599,10 @@ impl Graph<'_> {
                         Err(format!("step `{}` has no `catch`, so `{path}` is always empty; add one there", of.name))
                     }
                     "outputs" if of.fail.is_some() => {
-                        Err(format!("a `fail` step has no output, so `{path}` is not there"))
+                        Err(format!("a `fail` step has no output, so `{path}` does not exist"))
                     }
                     "outputs" if of.wait.as_ref().is_some_and(|wait| wait.event().is_none()) => {
-                        Err(format!("a step that waits has no output, so `{path}` is not there"))
+                        Err(format!("a step that waits has no output, so `{path}` does not exist"))
                     }
                     "outputs" if self.is_undeclared(step, reference.path.get(2)) => Err(format!(
                         "the output of step `{}` has no such field as `{path}`; write one of {}",

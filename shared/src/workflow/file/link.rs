@@ -32,7 +32,8 @@ pub(super) fn build(spanned: &Spanned<RawLink>, step: &RawStep) -> Result<Link, 
             let text = answer.get_ref();
             let is_short = (1..=MAX_ANSWER).contains(&text.chars().count());
             if !is_short || text.trim() != text || text.chars().any(char::is_control) {
-                let message = format!("an answer is a text of 1 to {MAX_ANSWER} characters; change `{}`", text.trim());
+                let message =
+                    format!("an answer is a string of 1 to {MAX_ANSWER} characters; change `{}`", text.trim());
                 return Err((answer.span(), message));
             }
             if answers.contains(text) {

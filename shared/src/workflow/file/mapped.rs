@@ -143,7 +143,7 @@ pub(super) fn with(
     let mapping = mapping(raw, "with")?;
     let is_table = raw.get_ref().is_table();
     if !is_table && !raw.get_ref().is_str() {
-        return Err((raw.span(), "`with` is neither a table nor a text; write `with = { key = \"value\" }`".into()));
+        return Err((raw.span(), "`with` is neither a table nor a string; write `with = { key = \"value\" }`".into()));
     }
     if let Some(aws) = &doer.aws {
         aws::check_with(aws, &mapping).map_err(|words| (raw.span(), words))?;
@@ -205,7 +205,7 @@ pub(super) fn check_tables(steps: &[Spanned<RawStep>], text: &str) -> Result<(),
 /// A TOML value as JSON.
 pub(super) fn json(value: &toml::Value) -> Result<Value, String> {
     serde_json::to_value(value).map_err(|e| e.to_string()).and_then(|json| match has_date(value) {
-        true => Err("has a date without quotes; write it as a text".into()),
+        true => Err("has a date without quotes; write it as a string".into()),
         false => Ok(json),
     })
 }
