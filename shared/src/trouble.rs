@@ -47,9 +47,12 @@ pub fn trouble(task: &Task, workflow: &Workflow) -> Vec<Trouble> {
 /// [`trouble`], with steps whose next attempt is in progress, where a hanging service usually keeps orders.
 #[must_use]
 pub fn failures(task: &Task, workflow: &Workflow, under_way: bool) -> Vec<Trouble> {
+    let is_undo = task.is_undo_begun();
     let one = |(index, (step, spec)): (usize, (&Step, &workflow::Step))| {
         let is_held_back = |until: Option<Timestamp>| until.is_some() && step.error.is_some();
         let direction = match step.state {
+            // It failed before its first call. By now the undo is what a person looks for.
+            State::Failed if is_undo => return None,
             State::Failed => Direction::Do,
             // A step that polls waits for its next look.
             State::Pending { .. } if step.poll_until.is_some() => return None,

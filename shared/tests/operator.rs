@@ -10,6 +10,7 @@ use shared::message::{Effect, MAX_DELAY, MAX_OUTPUT, NoticeKind};
 use shared::operator::MAX_INPUT;
 use shared::step::State;
 use shared::task::{Phase, ProcessState};
+use shared::trouble::trouble;
 use shared::view;
 
 fn seen(what: What, version: u64) -> Event {
@@ -84,6 +85,14 @@ fn failed_before_a_call() -> Bench {
     bench.done("a").wake(2).at(60_000).wake(3).failed("a");
     bench.is("Error a=UndoFailed#2 b=Failed", "notice AttentionNeeded, alert");
     bench
+}
+
+// The list of stopped orders names what a person has to decide about.
+#[test]
+fn only_the_undo_is_in_trouble_once_it_has_failed() {
+    let bench = failed_before_a_call();
+    let steps: Vec<_> = trouble(&bench.task, &bench.workflow).into_iter().map(|one| (one.step, one.undo)).collect();
+    assert_eq!(steps, [("a".to_owned(), true)]);
 }
 
 // B9: a step that failed before its first call has nothing to undo, and so does not hold up the end of the undo.
