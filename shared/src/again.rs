@@ -44,7 +44,7 @@ pub enum Rule {
     #[error("name the step from which to run again")]
     NoStep,
     /// The workflow has no such step.
-    #[error("the workflow has no step of this name")]
+    #[error("the workflow has no step of this name; its steps are")]
     Unknown,
     /// Its data is gone.
     #[error("the order's data was erased, so nothing of it can be done or undone; submit a new order")]
@@ -124,8 +124,7 @@ fn stays(step: &Step, spec: &Spec) -> bool {
 /// The steps that `wish` means, whether the rules allow it or not.
 fn meant(workflow: &Workflow, wish: &Wish) -> Result<Vec<usize>, Obstacle> {
     let steps = || workflow.steps.iter().map(|step| step.name.as_str()).collect::<Vec<_>>().join(", ");
-    let unknown =
-        |name| Obstacle { detail: Some(format!("its steps are {}", steps())), ..Obstacle::at(Rule::Unknown, name) };
+    let unknown = |name| Obstacle { detail: Some(steps()), ..Obstacle::at(Rule::Unknown, name) };
     let from = wish.from.iter().map(|name| workflow.position(name).ok_or_else(|| unknown(name)));
     let from: Vec<usize> = from.collect::<Result<_, _>>()?;
     if from.is_empty() { Err(Obstacle::whole(Rule::NoStep)) } else { Ok(from) }

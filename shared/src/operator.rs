@@ -121,7 +121,7 @@ fn children_of(task: &Task, what: &What, turn: &Turn<'_>) -> Vec<Effect> {
 
 /// The action is already done; re-sends effects that may be lost.
 pub(crate) fn repeated(task: &Task, turn: &Turn<'_>) -> Decision {
-    let wake = change::wake(task, turn, 0).filter(|_| !task.is_undo_begun());
+    let wake = change::wake(task, turn, 0).filter(|_| !task.is_undo_begun() || task.owes_no_undo());
     let effects = change::turn_notices(task, turn).into_iter().chain(wake).collect();
     Decision::Keep { why: Kept::Repeated, effects }
 }

@@ -502,6 +502,12 @@ impl Task {
         self.steps.iter().any(Step::is_undo_begun)
     }
 
+    /// Whether the task is being undone and no step owes an undo: it is not decided yet, or all are done.
+    #[must_use]
+    pub fn owes_no_undo(&self) -> bool {
+        self.phase == Phase::Undoing && !self.steps.iter().any(Step::owes_undo)
+    }
+
     /// The steps that failed in the direction in which the task goes, by position. Once it is being undone, a step that
     /// failed before its first call has nothing to undo, so nobody need decide about it.
     pub fn failed(&self) -> impl Iterator<Item = usize> {
@@ -659,7 +665,7 @@ impl Task {
         if self.paused_at.is_some() {
             return None;
         }
-        if self.phase == Phase::Undoing && !self.steps.iter().any(Step::owes_undo) {
+        if self.owes_no_undo() {
             return Some(self.undo_from(workflow, skew).unwrap_or(now));
         }
         let reminders = self.reminders().map(|(_, at)| at);
@@ -675,9 +681,7 @@ impl Task {
         let in_case = |t: Timestamp| t.max(plus(self.updated_at, grace(workflow)));
         let next = match self.phase {
             _ if self.migration.is_some() => self.migrates_at(skew).map(in_case),
-            Phase::Undoing if !self.steps.iter().any(Step::owes_undo) => {
-                self.next_claim(workflow, self.updated_at, skew).map(in_case)
-            }
+            Phase::Undoing if self.owes_no_undo() => self.next_claim(workflow, self.updated_at, skew).map(in_case),
             Phase::Forward | Phase::Undoing => {
                 let ahead = |at: Timestamp| match at > plus(self.updated_at, MAX_DELAY) {
                     // A short wait has its Wake. The sweep that looks ahead sends that of a long one.

@@ -118,7 +118,9 @@ fn an_undo_with_nothing_left_to_undo_ends() {
     bench.on(&act(resubmit()));
     bench.task.steps[0].state = State::Undone;
     bench.task.due = None;
-    bench.on(&act(What::Pause)).on(&act(What::Resume)).is("Undoing a=Undone#2 b=Failed", "wake");
+    // A paused agent does not matter.
+    bench.withhold("y").on(&act(What::Pause)).on(&act(What::Resume)).is("Undoing a=Undone#2 b=Failed", "wake");
+    bench.on(&act(What::Cancel)).keeps(Kept::Repeated, "wake");
     assert!(bench.task.due.is_some());
     let version = bench.task.version;
     bench.wake(version).is("Undone a=Undone#2 b=Failed", "notice Undone");

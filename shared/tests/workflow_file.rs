@@ -149,6 +149,8 @@ fn every_refusal_names_its_line_and_says_what_to_write_instead() {
             8,
             &["`undo`: \"inventory\" must be a table", "undo = { agent"],
         ),
+        (with("[\"one\"]", "\"after-duration\""), 12, &["\"after-duration\" must be a list"]),
+        (with("name = \"two\"", "name = [\"two\"]"), 10, &["`name`: [\"two\"] must be a string, in quotes"]),
         (with("[[step]]", "[step]"), 9, &["write [[step]] with two brackets"]),
         (with("max = 3", "max = -3"), 7, &["`max`: -3 must be a whole number from 0 to 4294967295"]),
         (with("retry = {", "irreversible = \"yes\"\nretry = {"), 7, &["`irreversible`: \"yes\" must be true or false"]),

@@ -19,14 +19,13 @@ impl<'de, T: TryFrom<i128>> Deserialize<'de> for Whole<T> {
                 f.write_str("a whole number of at least 0")
             }
             fn visit_u64<E: Error>(self, n: u64) -> Result<Whole<T>, E> {
-                T::try_from(i128::from(n))
-                    .map(Whole)
-                    .map_err(|_| E::invalid_value(Unexpected::Other(&n.to_string()), &self))
+                T::try_from(i128::from(n)).map(Whole).map_err(|_| E::custom(format!("{n} is too large")))
             }
             fn visit_i64<E: Error>(self, n: i64) -> Result<Whole<T>, E> {
-                T::try_from(i128::from(n))
-                    .map(Whole)
-                    .map_err(|_| E::invalid_value(Unexpected::Other(&n.to_string()), &self))
+                T::try_from(i128::from(n)).map(Whole).map_err(|_| match n {
+                    ..0 => E::invalid_value(Unexpected::Signed(n), &self),
+                    0.. => E::custom(format!("{n} is too large")),
+                })
             }
             fn visit_f64<E: Error>(self, n: f64) -> Result<Whole<T>, E> {
                 self.visit_i64(exact(n).ok_or_else(|| E::custom(format!("{n} is not a whole number")))?)

@@ -64,7 +64,7 @@ async fn what_is_wrong_with_a_request_is_said() {
     let none = run_again(&world, &Id::derive("acme", "none"), json!({})).await;
     assert!(none.0 == 404 && detail(&none).1.contains("removed after its retention"), "{none:?}");
     let unknown = run_again(&world, &id, json!({"from": ["z"]})).await;
-    assert_eq!(detail(&unknown), (409, "step `z`: the workflow has no step of this name: its steps are a, b"));
+    assert_eq!(detail(&unknown), (409, "step `z`: the workflow has no step of this name; its steps are: a, b"));
     let moved = run_again(&world, &id, json!({"if_version": 1})).await;
     assert_eq!((moved.0, &moved.1["code"]), (409, &json!("order_moved")));
     let (status, _) = world.post(&format!("/orders/{id}/actions/run-again"), json!({"reason": "r", "by": "a"})).await;

@@ -224,7 +224,7 @@ pub(crate) fn next_claim(task: &Task, turn: &Turn<'_>) -> Option<Timestamp> {
     if task.is_over(turn.now, turn.skew) {
         return None;
     }
-    let is_whole = task.migration.is_some() || task.phase == Phase::Undoing && !task.is_undo_begun();
+    let is_whole = task.migration.is_some() || task.owes_no_undo();
     if turn.agents.paused.is_empty() || is_whole {
         return task.next_claim(turn.workflow, turn.now, turn.skew);
     }

@@ -14,25 +14,27 @@ pub(super) fn on(error: &Error, text: &str) -> String {
     let at = error.span().unwrap_or(0..0);
     let (written, before) = (text.get(at.clone()).unwrap_or_default(), text.get(..at.start).unwrap_or_default());
     let message = error.message().replace('\n', "; ");
-    if let Some(words) = of_key(&message, written, before) {
+    if let Some(words) = of_key(&message, written, text, at.start) {
         return words;
     }
-    if message.contains("duration") {
+    // The first part quotes the file, and so may hold any words.
+    let found = message.strip_prefix("invalid type").or(message.strip_prefix("invalid value"));
+    let expected = found.and_then(|found| Some(found.rsplit_once(", expected ")?.1));
+    if expected.unwrap_or(&message).contains("duration") {
         return of_duration(written);
     }
-    let Some((found, expected)) = message.split_once(", expected ") else { return message };
-    if !found.starts_with("invalid type") && !found.starts_with("invalid value") {
-        return message;
-    }
+    let Some(expected) = expected else { return message };
     // A table is as long as its lines.
     let written = if written.is_empty() || written.contains('\n') { "this" } else { written };
     let key = key_before(before);
     let is_text = written.starts_with(['"', '\'']);
     match expected {
         "a sequence" if is_text => format!("{written} must be a list; write [{written}]"),
-        "a sequence" if key.is_none() => STEPS.to_owned(),
+        "a sequence" if is_step_header(text, at.start) => STEPS.to_owned(),
         "a sequence" => format!("{}{written} must be a list, in brackets", named(key)),
-        "a string" if !is_text && written != "this" => format!("{written} must be a string; write \"{written}\""),
+        "a string" if written != "this" && !written.contains(['"', '\'', '[', '{']) => {
+            format!("{written} must be a string; write \"{written}\"")
+        }
         "a string" => format!("{}{written} must be a string, in quotes", named(key)),
         "a boolean" => format!("{}{written} must be true or false, without quotes", named(key)),
         "u16" => whole(written, key, u16::MAX.into()),
@@ -51,9 +53,9 @@ fn whole(written: &str, key: Option<&str>, most: u32) -> String {
 }
 
 /// A fault in the keys of a table, or in one of a few words.
-fn of_key(message: &str, written: &str, before: &str) -> Option<String> {
+fn of_key(message: &str, written: &str, text: &str, at: usize) -> Option<String> {
     let name = || message.split('`').nth(1).unwrap_or_default();
-    if message == "duplicate key" && written.trim() == "step" {
+    if message == "duplicate key" && is_step_header(text, at) {
         return Some(STEPS.to_owned());
     }
     if message == "duplicate key" {
@@ -67,11 +69,18 @@ fn of_key(message: &str, written: &str, before: &str) -> Option<String> {
         return Some(format!("`{}` cannot be used here; write {known}", name()));
     }
     let (_, known) = message.strip_prefix("unknown field ")?.split_once(", expected ")?;
-    let is_below = before.lines().any(|line| line.trim_start().starts_with("[[step"));
+    let is_below = text.get(..at)?.lines().any(|line| line.trim_start().starts_with("[[step"));
     if OF_FILE.contains(&name()) && is_below {
         return Some(format!("`{}` belongs to the workflow; move it above the first [[step]]", name()));
     }
     Some(format!("`{}` is not a key here; write {known}", name()))
+}
+
+/// Whether the line at `at` begins a step with one bracket, or with two after such a line.
+fn is_step_header(text: &str, at: usize) -> bool {
+    let begin = text.get(..at).and_then(|before| before.rfind('\n')).map_or(0, |end| end + 1);
+    let line = text.get(begin..).unwrap_or_default().trim_start();
+    ["[step]", "[[step]]"].iter().any(|header| line.starts_with(header))
 }
 
 /// The key whose value begins where `before` ends.
