@@ -508,8 +508,8 @@ impl Task {
         self.phase == Phase::Undoing && !self.steps.iter().any(Step::owes_undo)
     }
 
-    /// The steps that failed in the direction in which the task goes, by position. Once it is being undone, a step that
-    /// failed before its first call has nothing to undo, so nobody need decide about it.
+    /// The positions of the steps that failed in the direction in which the task goes. A task that is being undone may
+    /// have steps that failed before their first call. They have nothing to undo, so they do not count.
     pub fn failed(&self) -> impl Iterator<Item = usize> {
         let state = match self.phase {
             Phase::Forward | Phase::Error => Some(State::Failed),

@@ -28,7 +28,7 @@ impl World {
         if !fits {
             return Some("I5: no turn back from undo, no way out of an end");
         }
-        // Or nobody could say what to do about it, and it would never end.
+        // A person decides about a failed undo. Without one, no action would apply, and the order would never end.
         if new.phase == Phase::UndoError && !new.steps.iter().any(|step| step.state == step::State::UndoFailed) {
             return Some("an undo stops only where an undo has failed");
         }
