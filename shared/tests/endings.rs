@@ -528,6 +528,31 @@ fn an_alert_that_is_out_leaves_the_deadline_of_a_running_sibling_in_the_index() 
     bench.resubmit().wake(6).is("Processing a=Processing#2 b=Processing#2 c=Pending", "do a#2, do b#2");
 }
 
+// D6: found by workflows made by chance. An attempt that ends while the order is in Error counts as any other. If it was
+// the last one, a person has to decide about its step, too: going on must not mean another attempt.
+#[test]
+fn attempts_that_are_spent_in_error_stay_spent() {
+    let text = on_failure_error(SIDE_BY_SIDE)
+        .replace("retry = { max = 3, backoff = [\"1s\", \"5s\"] }", "retry = { max = 1 }");
+    let stopped = |text: &str| {
+        let mut bench = Bench::claimed(text);
+        bench.failed("a").at(11_000).supervise();
+        bench
+    };
+    let mut bench = stopped(&text);
+    bench.is("Error a=Failed#1 b=Failed#1f1 c=Pending", "");
+    bench.on(&act(What::Skip { step: Some("a".into()) })).is("Error a=Skipped#1 b=Failed#1f1 c=Pending", "");
+    bench.resubmit().wake(6).is("Processing a=Skipped#1 b=Processing#2 c=Pending", "do b#2");
+    // Nor is a `catch` in question only on the way forward.
+    let b = "name = \"b\"\nagent = \"x\"\n";
+    let caught = text.replace(b, &format!("{b}catch = \"error.kind == 'spent'\"\n"));
+    let caught = caught
+        .replace("name = \"a\"\n", "name = \"a\"\nafter = []\n")
+        .replace("name = \"b\"\n", "name = \"b\"\nafter = []\n");
+    let mut bench = stopped(&caught.replace("[\"a\", \"b\"]", "[\"a\", \"b?\"]"));
+    bench.is("Error a=Failed#1 b=Caught#1f1 c=Pending", "");
+}
+
 // F1, F3: a strict final notice keeps the task due until it is out; all three ends.
 #[test]
 fn a_strict_notice_stays_due_until_it_is_out() {

@@ -24,6 +24,8 @@ pub enum Defect {
     ResubmitResetsOne,
     /// A step that failed before its first call holds up the end of the undo.
     FailureHoldsUpTheUndo,
+    /// A step whose last attempt ends while the order is in Error is tried again once the order goes on.
+    SpentInErrorIsTriedAgain,
     /// A failed undo that is resubmitted also resets a step that failed before its first call.
     ResubmitDoesAndUndoes,
     /// 5: the task is not entered into the due index again.
@@ -732,6 +734,13 @@ pub fn supervise(defect: Option<Defect>, task: &Task, token: u64, turn: &Turn<'_
     }
     let mut verdict = shared::supervisor::supervise(&seen, token, &early);
     match (&mut verdict, defect) {
+        (Verdict::Recover { task: next, .. }, Defect::SpentInErrorIsTriedAgain) if task.phase == Phase::Error => {
+            for (was, is) in task.steps.iter().zip(&mut next.steps) {
+                if was.claim().is_some() && is.state == State::Failed {
+                    is.state = State::Pending { not_before: None };
+                }
+            }
+        }
         (Verdict::Recover { task: next, .. }, Defect::ExpireMakesPending) => {
             for (was, is) in task.steps.iter().zip(&mut next.steps) {
                 if was.claim().map(|c| c.0) == Some(Direction::Undo)

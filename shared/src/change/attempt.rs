@@ -210,7 +210,7 @@ impl Change<'_> {
             return Ok(false);
         };
         // An order that is being undone does not go on.
-        if self.task.phase == Phase::Undoing {
+        if matches!(self.task.phase, Phase::Undoing | Phase::UndoError) {
             return Ok(false);
         }
         let names =
@@ -294,11 +294,10 @@ impl Change<'_> {
         }
         let step = &mut self.task.steps[index];
         match (direction, rung) {
-            // A sibling of a failed step: its outcome is unknown, and nothing new starts.
-            (Direction::Do, _) if phase != Phase::Forward => {
-                step.state = State::Pending { not_before: None };
-                // The undo may have waited only for this attempt.
-                self.wake |= phase == Phase::Undoing && self.turn.workflow.tombstones;
+            // A sibling of a failed step: nothing new starts. In an undo, whether the last attempt did its work stays unknown.
+            (Direction::Do, Rung::Retry(_)) if phase != Phase::Forward => self.let_rest(index),
+            (Direction::Do, Rung::Exhausted(_)) if !matches!(phase, Phase::Forward | Phase::Error) => {
+                self.let_rest(index);
             }
             (Direction::Do, Rung::Retry(wait)) => {
                 step.state = State::Pending { not_before: Some(plus(now, wait)) };
@@ -307,10 +306,14 @@ impl Change<'_> {
             (Direction::Do, Rung::Exhausted(then)) => {
                 step.state = State::Failed;
                 let whole = format!("{error} ({attempts} failed attempts)");
-                match self.is_caught(index, failure, error, true) {
-                    Ok(true) => {}
-                    Ok(false) => self.give_up(index, then, &whole),
-                    Err(mistake) => self.give_up(index, then, &format!("{whole}; {mistake}")),
+                let whole = match self.is_caught(index, failure, error, true) {
+                    Ok(true) => return,
+                    Ok(false) => whole,
+                    Err(mistake) => format!("{whole}; {mistake}"),
+                };
+                // An order that has stopped before waits for a person, who has to decide about this step, too.
+                if phase == Phase::Forward {
+                    self.give_up(index, then, &whole);
                 }
             }
             (Direction::Undo, Rung::Retry(wait)) => {
@@ -324,6 +327,13 @@ impl Change<'_> {
                 self.stop(Phase::UndoError, Some(index), &reason);
             }
         }
+    }
+
+    /// The attempt of step `index` is over, and no other starts until the order goes on.
+    fn let_rest(&mut self, index: usize) {
+        self.task.steps[index].state = State::Pending { not_before: None };
+        // The undo may have waited only for this attempt.
+        self.wake |= self.task.phase == Phase::Undoing && self.turn.workflow.tombstones;
     }
 
     /// After a look of step `index` that found nothing or did not succeed, arranges the next, until the poll's time is

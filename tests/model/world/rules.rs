@@ -55,6 +55,10 @@ impl World {
             if claimed && is.claim().map(|c| c.0) == Some(Direction::Do) && new.way(i, &self.workflow) != Way::Go {
                 return Some("a step starts only when all it depends on are done");
             }
+            let max = self.workflow.steps[i].retry.max;
+            if claimed && is.claim().map(|c| c.0) == Some(Direction::Do) && was.failures >= max {
+                return Some("I3: once the attempts are spent, no other starts unless a person asks");
+            }
             if claimed && old.paused_at.is_some() {
                 return Some("nothing starts in a pause");
             }
