@@ -233,7 +233,7 @@ impl History {
             for save in saves {
                 check_failures(&save.task, &workflow, &mut wrong);
             }
-            let left = left_out(saves);
+            let left = settled_by_hand(saves, &[Kind::Skipped]);
             self.check_effects(last, &workflow, &left, &mut wrong);
             self.check_undo(saves, &workflow, &left, &mut wrong);
             self.check_told(saves, &mut wrong);
@@ -271,7 +271,9 @@ impl History {
             if self.saved(&link.id).find(knows).is_none() {
                 wrong(Rule::OneChain, format!("its parent {} never recorded that it starts an order", link.id));
             }
-            if parent.phase == Phase::Undone && child.phase != Phase::Undone {
+            let by_hand = settled_by_hand(&self.saves[&link.id], &[Kind::Skipped, Kind::MarkedDone]);
+            let is_left = by_hand.iter().any(|step| parent.steps[*step].kids.is_some());
+            if parent.phase == Phase::Undone && child.phase != Phase::Undone && !is_left {
                 wrong(Rule::Undone, format!("its parent is Undone, and it is {:?}", child.phase));
             }
             let is_open = matches!(child.phase, Phase::Forward | Phase::Undoing);
@@ -503,20 +505,21 @@ fn under_way(before: Option<&Task>, after: &Task, workflow: &Workflow) -> Option
     open.filter_map(|step| step.claim()).filter(|(direction, _)| *direction == Direction::Do).map(|(_, by)| by).max()
 }
 
-/// The steps whose undo a person skipped, so their effects may remain. The saves decide, not the person's answer.
-fn left_out(saves: &[Save]) -> BTreeSet<usize> {
-    let mut left = BTreeSet::new();
+/// The steps whose undo a person settled by one of these acts. Effects of a skipped one may remain. The saves decide, not the
+/// person's answer.
+fn settled_by_hand(saves: &[Save], acts: &[Kind]) -> BTreeSet<usize> {
+    let mut settled = BTreeSet::new();
     for pair in saves.windows(2) {
         let (before, after) = (&pair[0].task, &pair[1].task);
         let act = after.log.iter().rev().find(|entry| entry.1.is_act()).filter(|_| after.acted_at > before.version);
-        let Some(Entry(_, Kind::Skipped, Some(step), _, _)) = act else { continue };
+        let Some(Entry(_, _, Some(step), _, _)) = act.filter(|act| acts.contains(&act.1)) else { continue };
         let step = usize::from(*step);
         // A step that is to be done again is open at once.
         if before.steps[step].owes_undo() && !after.steps[step].owes_undo() {
-            left.insert(step);
+            settled.insert(step);
         }
     }
-    left
+    settled
 }
 
 /// The events that step `n` has, or had.

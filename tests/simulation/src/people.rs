@@ -23,6 +23,7 @@ use shared::registry::{self, Change};
 use shared::step::{Direction, State, Step};
 use shared::task::{Phase, Priority, ProcessState, Task};
 use shared::workflow::Step as Spec;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -481,21 +482,28 @@ pub(crate) async fn mend(world: Arc<World>, order: OrderPlan, left: Arc<AtomicUs
     }
 }
 
-/// The undo of a child goes on when a person says so. What else a child stopped for, its parent's resubmission brings.
+/// The undo of a child goes on when a person says so, and without what fails again and again. What else a child stopped for, its
+/// parent's resubmission brings.
 pub(crate) async fn mend_children(world: Arc<World>) {
     if world.plan.children.is_empty() {
         return;
     }
+    let mut asked: BTreeMap<Id, usize> = BTreeMap::new();
     loop {
         wait_ms(5000).await;
-        let stopped: Vec<Id> = {
+        let stopped: Vec<(Id, Option<String>)> = {
             let history = world.history();
             let all = history.orders().filter(|task| task.parent.is_some() && task.phase == Phase::UndoError);
-            all.map(|task| task.id.clone()).collect()
+            let failed = |task: &Task| Some(world.definition(task).steps[task.failed().next()?].name.clone());
+            all.map(|task| (task.id.clone(), failed(task))).collect()
         };
-        for id in stopped {
+        for (id, failed) in stopped {
             let _busy = Busy::new(&world);
-            ask(&world, &id, What::Resubmit { step: None, input: None }, None).await;
+            let times = asked.entry(id.clone()).or_insert(0);
+            *times += 1;
+            let what =
+                if *times > MENDED { What::Skip { step: failed } } else { What::Resubmit { step: None, input: None } };
+            ask(&world, &id, what, None).await;
         }
     }
 }
@@ -516,7 +524,10 @@ fn way_out(world: &World, task: &Task, way: Class, number: usize) -> Option<What
         Class::MarkDone => {
             let direction = if is_undo { Direction::Undo } else { Direction::Do };
             let key = task.steps[failed].rounds.as_ref().map_or(0, |rounds| rounds.key);
-            world.by_hand(&task.id, name, direction, key).map(|output| What::MarkDone { step, output })
+            let mut output = world.by_hand(&task.id, name, direction, key)?;
+            // People record no long outputs.
+            output.as_object_mut().map(|output| output.remove("rows"));
+            Some(What::MarkDone { step, output })
         }
         _ => Some(What::Resubmit { step: None, input: None }),
     }

@@ -32,7 +32,7 @@ use shared::ports::{Error, StateStore};
 use shared::queues;
 use shared::registry::{Pointer, Pointers};
 use shared::step::Direction;
-use shared::task::{ProcessState, Task};
+use shared::task::{Parent, Phase, ProcessState, Task};
 use shared::time::Timestamp;
 use shared::workflow::poll::Found;
 use shared::workflow::{Hash, Workflow};
@@ -87,8 +87,8 @@ pub struct World {
     labels: BTreeMap<Id, String>,
     outages: Mutex<BTreeMap<String, (u64, u64)>>,
     failing_undos: Mutex<BTreeMap<String, u64>>,
-    /// The first mapped input that was sent under each idempotency key.
-    bodies: Mutex<BTreeMap<String, Value>>,
+    /// The first mapped input that was sent under each idempotency key in each round of its step.
+    bodies: Mutex<BTreeMap<(String, u32), Value>>,
     violations: Mutex<Vec<Violation>>,
     /// Unreadable bodies, which are set aside.
     pub(crate) poison: Mutex<BTreeSet<String>>,
@@ -394,9 +394,11 @@ impl World {
         let work = workflow.steps[index].work(request.direction).expect("what is requested is work");
         let wanted = match (&step.input, work.with) {
             (Some(input), _) => input.clone(),
-            // A service refuses another body under the same key.
+            // A service refuses another body under the same key. An order that runs again may have another for a step that keeps
+            // its key, because the person who asked for it allowed that.
             (None, Some(_)) => {
-                let (key, sent) = (request.idempotency_key.clone(), request.input.clone());
+                let round = step.rounds.as_ref().map_or(0, |rounds| rounds.round);
+                let (key, sent) = ((request.idempotency_key.clone(), round), request.input.clone());
                 lock(&self.bodies).entry(key).or_insert(sent).clone()
             }
             (None, None) => match (order, &task.parent) {
@@ -553,10 +555,18 @@ impl World {
         is_open.then(|| format!("version {}: {}", task.version, self.sketch(&task)))
     }
 
-    /// The same of the orders that others started. A parent in Error leaves its children as they are.
+    /// The same of the orders that others started. A parent in Error leaves its children as they are. One whose undo stopped
+    /// at something irreversible has paused them, for a person to decide.
     pub(crate) fn open_child(&self) -> Option<(Id, String)> {
-        let children: Vec<Id> =
-            self.history().orders().filter(|task| task.parent.is_some()).map(|task| task.id.clone()).collect();
+        let children: Vec<Id> = {
+            let history = self.history();
+            let is_left = |link: &Parent| {
+                let parent = history.last(&link.id).map(|parent| parent.phase);
+                link.paused && matches!(parent, Some(Phase::UndoError | Phase::Undone))
+            };
+            let is_open = |task: &&Arc<Task>| task.parent.as_ref().is_some_and(|link| !is_left(link));
+            history.orders().filter(is_open).map(|task| task.id.clone()).collect()
+        };
         children.into_iter().find_map(|id| self.open(&id, |_| false).map(|why| (id, why)))
     }
 
