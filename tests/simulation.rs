@@ -2,11 +2,15 @@
 //! Method: the simulation of `tests/simulation`, over a few workflows that together use every rule; and the same with
 //! deliberate defects, each of which must be found.
 //!
-//! `SEED=n cargo test -p stepwarden-tests --test simulation` replays one seed and prints its trace.
+//! `SEED=n cargo test -p stepwarden-tests --test simulation` replays one seed and prints its trace. `MADE=1000..2000` plays these of
+//! the workflows that are made by chance.
+
+mod made;
 
 use shared::workflow::Workflow;
 use shared::workflow::file::{Known, parse};
-use std::sync::Arc;
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
 use std::thread;
 use stepwarden_simulation::{
     ADAPTER_EVERY, Allowed, Class, Defect, RunOptions, Settings, run, share_out, shrink, simulate, workflows,
@@ -20,6 +24,10 @@ const TRIES: usize = 5;
 
 /// Number of seeds in `cargo test`; `stepwarden simulate` runs any number.
 const SEEDS: u64 = 1000;
+/// Workflows made by chance in `cargo test`.
+const MADE: Range<u64> = 0..60;
+/// How often each of them is played.
+const PLAYS: u64 = 2;
 /// A defect must be found within this number of seeds.
 const WITHIN: u64 = 1500;
 
@@ -90,6 +98,39 @@ fn steps_that_fail_before_any_call_end_well_and_are_reported() {
         assert!(said.starts_with(reason), "{said:?}");
         assert!(report.to_string().contains("warning: even without faults, no order of"), "{report}");
     }
+}
+
+// The workflows of this repository have the keys beside each other that somebody thought of.
+#[test]
+fn workflows_made_by_chance_end_well() {
+    let wanted = std::env::var("MADE").ok().map(|text| {
+        let ends = text.split_once("..").and_then(|(from, to)| Some(from.parse().ok()?..to.parse().ok()?));
+        ends.unwrap_or_else(|| panic!("MADE={text}: write two numbers, such as 1000..2000"))
+    });
+    let numbers = wanted.unwrap_or(MADE);
+    let (refused, failed) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
+    let known = Known { agents: &agent::agents::NAMES, inputs: &[] };
+    share_out(numbers.end - numbers.start, threads(), |n| {
+        let number = numbers.start + n;
+        let text = made::workflow(number);
+        let workflow: Workflow = match parse("made.toml", &text, known) {
+            Ok(workflow) => workflow,
+            Err(error) => return refused.lock().unwrap().push(error.to_string()),
+        };
+        let settings = Settings { workflows: vec![Arc::new(workflow)], ..settings(ADAPTER_EVERY) };
+        for seed in number * PLAYS..(number + 1) * PLAYS {
+            let run = run(seed, &settings, &RunOptions::default());
+            if !run.violations.is_empty() {
+                let small = shrink(&run, &settings, &RunOptions::default()).expect("it failed");
+                println!("{text}\n{small}\nto repeat it: MADE={number}..{}", number + 1);
+                failed.lock().unwrap().push((number, run.violations));
+            }
+        }
+    });
+    let refused = refused.into_inner().unwrap();
+    assert!(refused.len() as u64 * 5 <= numbers.end - numbers.start, "{refused:#?}");
+    let failed = failed.into_inner().unwrap();
+    assert!(failed.is_empty(), "of the workflows {numbers:?}: {failed:#?}");
 }
 
 // A fault that is counted and blamed for lost time had an effect: only a write loses its answer, only transactions with
