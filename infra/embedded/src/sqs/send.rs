@@ -9,7 +9,7 @@ use super::backlog::Entry;
 use super::error::Error;
 use super::message::{self, MESSAGE_MAX_BYTES, size_bytes};
 use super::queue::Queue;
-use super::wire::{Batch, BatchEntry, BatchOutcome, FailedEntry, SendBody, Single, bounded};
+use super::wire::{Batch, BatchOutcome, FailedEntry, SendBody, bounded};
 use super::{DELAY_MAX_S, Sqs, parse};
 use crate::answer::Answer;
 use crate::store::{Attributes, Content, NewMessage, Write};
@@ -30,8 +30,8 @@ struct Sent {
 
 impl Sqs {
     pub(super) async fn send(&self, body: &[u8]) -> Result<Answer, Error> {
-        let Single { queue_url, what: message } = parse(body)?;
-        let queue = self.queue(&queue_url)?;
+        let message: SendBody = parse(body)?;
+        let queue = self.queue(&message.queue_url)?;
         let (new, sent) = self.accept(&queue, message, None)?;
         self.keep(&queue, vec![new]).await?;
         Ok(Answer::ok(&sent))
@@ -40,15 +40,16 @@ impl Sqs {
     pub(super) async fn send_batch(&self, body: &[u8]) -> Result<Answer, Error> {
         let batch: Batch<SendBody> = parse(body)?;
         let queue = self.queue(&batch.queue_url)?;
-        batch.check()?;
-        let bytes = batch.entries.iter().map(|entry| entry.what.size_bytes()).sum();
+        batch.check(|entry| &entry.id)?;
+        let bytes = batch.entries.iter().map(|entry| entry.size_bytes()).sum();
         if bytes > MESSAGE_MAX_BYTES {
             return Err(Error::batch_too_long(bytes));
         }
         let mut outcome = BatchOutcome { successful: Vec::new(), failed: Vec::new() };
         let mut new = Vec::new();
-        for BatchEntry { id, what } in batch.entries {
-            match self.accept(&queue, what, Some(id.clone())) {
+        for mut entry in batch.entries {
+            let id = std::mem::take(&mut entry.id);
+            match self.accept(&queue, entry, Some(id.clone())) {
                 Ok((message, sent)) => {
                     new.push(message);
                     outcome.successful.push(sent);

@@ -3,7 +3,7 @@
 use super::error::Error;
 use super::queue::Queue;
 use super::receipt::Receipt;
-use super::wire::{Batch, BatchEntry, BatchOutcome, EntryId, FailedEntry, Received, Single, bounded};
+use super::wire::{Batch, BatchOutcome, EntryId, FailedEntry, Received, bounded};
 use super::{Sqs, VISIBILITY_MAX_S, parse};
 use crate::answer::Answer;
 use crate::store::Lazy;
@@ -13,9 +13,9 @@ pub(super) type Settle = fn(&Sqs, &Queue, &Received) -> Result<(), Error>;
 
 impl Sqs {
     pub(super) fn one(&self, body: &[u8], settle: Settle) -> Result<Answer, Error> {
-        let request: Single<Received> = parse(body)?;
+        let request: Received = parse(body)?;
         let queue = self.queue(&request.queue_url)?;
-        settle(self, &queue, &request.what)?;
+        settle(self, &queue, &request)?;
         Ok(Answer::empty())
     }
 
@@ -23,12 +23,12 @@ impl Sqs {
     pub(super) fn each(&self, body: &[u8], settle: Settle) -> Result<Answer, Error> {
         let batch: Batch<Received> = parse(body)?;
         let queue = self.queue(&batch.queue_url)?;
-        batch.check()?;
+        batch.check(|entry| &entry.id)?;
         let mut outcome = BatchOutcome { successful: Vec::new(), failed: Vec::new() };
-        for BatchEntry { id, what } in batch.entries {
-            match settle(self, &queue, &what) {
-                Ok(()) => outcome.successful.push(EntryId { id }),
-                Err(error) => outcome.failed.push(FailedEntry::new(id, error)),
+        for entry in batch.entries {
+            match settle(self, &queue, &entry) {
+                Ok(()) => outcome.successful.push(EntryId { id: entry.id }),
+                Err(error) => outcome.failed.push(FailedEntry::new(entry.id, error)),
             }
         }
         Ok(Answer::ok(&outcome))

@@ -22,10 +22,14 @@ pub(crate) struct OfQueue {
     pub attribute_names: Vec<String>,
 }
 
-/// A message to send, alone or as an entry of a batch.
+/// A message to send, alone with the queue's URL, or as an entry of a batch with an id.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub(crate) struct SendBody {
+    #[serde(default)]
+    pub id: String,
+    #[serde(default)]
+    pub queue_url: String,
     #[serde(default)]
     pub message_body: String,
     pub delay_seconds: Option<i64>,
@@ -43,21 +47,12 @@ pub(crate) struct Batch<T> {
     #[serde(default)]
     pub queue_url: String,
     #[serde(default = "Vec::new")]
-    pub entries: Vec<BatchEntry<T>>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "PascalCase")]
-pub(crate) struct BatchEntry<T> {
-    #[serde(default)]
-    pub id: String,
-    #[serde(flatten)]
-    pub what: T,
+    pub entries: Vec<T>,
 }
 
 impl<T> Batch<T> {
     /// AWS's checks of a batch as a whole, apart from its size.
-    pub fn check(&self) -> Result<(), Error> {
+    pub fn check(&self, id: fn(&T) -> &String) -> Result<(), Error> {
         if self.entries.is_empty() {
             return Err(Error::batch_empty());
         }
@@ -65,7 +60,7 @@ impl<T> Batch<T> {
             return Err(Error::batch_too_large(self.entries.len()));
         }
         let mut seen = BTreeSet::new();
-        for BatchEntry { id, .. } in &self.entries {
+        for id in self.entries.iter().map(id) {
             let allowed = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'_';
             if !(1..=80).contains(&id.len()) || !id.bytes().all(allowed) {
                 return Err(Error::batch_id());
@@ -107,23 +102,17 @@ pub(crate) struct EntryId {
     pub id: String,
 }
 
-/// A received message to delete, or to hide for another time.
+/// A received message to delete, or to hide for another time: alone with the queue's URL, or as an entry of a batch.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub(crate) struct Received {
     #[serde(default)]
-    pub receipt_handle: String,
-    pub visibility_timeout: Option<i64>,
-}
-
-/// A request about one message of a queue.
-#[derive(Deserialize)]
-#[serde(rename_all = "PascalCase")]
-pub(crate) struct Single<T> {
+    pub id: String,
     #[serde(default)]
     pub queue_url: String,
-    #[serde(flatten)]
-    pub what: T,
+    #[serde(default)]
+    pub receipt_handle: String,
+    pub visibility_timeout: Option<i64>,
 }
 
 #[derive(Deserialize)]
