@@ -566,9 +566,9 @@ impl<'a> Change<'a> {
 
     /// [`Change::resubmit`] without history entry and end.
     fn restart(&mut self) {
-        let called: Vec<bool> = (0..self.task.steps.len()).map(|i| called_back(&self.task, i).is_some()).collect();
+        self.take_callbacks();
         let is_undo = self.task.phase == Phase::UndoError;
-        for (step, called) in self.task.steps.iter_mut().zip(called) {
+        for step in &mut self.task.steps {
             if is_undo && !step.is_undo_begun() {
                 continue;
             }
@@ -577,11 +577,6 @@ impl<'a> Change<'a> {
                 kids.try_again();
             }
             match step.state {
-                State::Failed if called => {
-                    step.state = State::Processed;
-                    step.error = None;
-                    step.failure = None;
-                }
                 State::Failed if step.kids.is_some() => {
                     step.state = State::Waiting { until: self.turn.now, event: false };
                     step.error = None;
@@ -608,6 +603,19 @@ impl<'a> Change<'a> {
             step.undo_failures = 0;
         }
         self.go_on();
+    }
+
+    /// In Error, completes the failed steps whose callbacks came.
+    fn take_callbacks(&mut self) {
+        for index in 0..self.task.steps.len() {
+            let has_failed = self.task.phase == Phase::Error && self.task.steps[index].state == State::Failed;
+            if has_failed && called_back(&self.task, index).is_some() {
+                let step = &mut self.task.steps[index];
+                step.state = State::Processed;
+                step.error = None;
+                step.failure = None;
+            }
+        }
     }
 
     /// Restarts a stopped task in the direction that failed.
@@ -644,12 +652,20 @@ impl<'a> Change<'a> {
         turn.and_then(|Entry(.., text)| text.as_deref()).map(|text| history::shorten(text, history::MAX_TEXT))
     }
 
-    /// After an operator settled a step: restarts a stopped task once no failed step is left.
+    /// After an operator settled a step: restarts a stopped task once no failed step is left. Otherwise the reason is now
+    /// that of such a step.
     pub(crate) fn go_on_if_nothing_failed(&mut self) {
-        match self.task.phase {
-            Phase::Error | Phase::UndoError if self.task.failed().next().is_none() => self.go_on(),
-            Phase::Error | Phase::UndoError => {}
-            Phase::Forward | Phase::Undoing | Phase::Processed | Phase::Undone => self.wake = true,
+        self.take_callbacks();
+        let failed = self.task.failed().next();
+        match (self.task.phase, failed) {
+            (Phase::Error | Phase::UndoError, None) => self.go_on(),
+            (Phase::Error | Phase::UndoError, Some(index)) => {
+                let undo = if self.task.phase == Phase::UndoError { "the undo of " } else { "" };
+                let error = self.task.steps[index].error.as_deref().unwrap_or_default();
+                let reason = format!("{undo}`{}` failed: {error}", self.step_name(index));
+                self.task.reason = Some(history::shorten(&reason, history::MAX_TEXT));
+            }
+            (Phase::Forward | Phase::Undoing | Phase::Processed | Phase::Undone, _) => self.wake = true,
         }
     }
 

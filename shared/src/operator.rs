@@ -208,7 +208,8 @@ fn resubmit<'a>(task: &Task, act: &Act, step: Option<&str>, input: Option<&Value
     let target = match (step, input) {
         (None, None) => None,
         (Some(_), _) | (None, Some(_)) => Some(only(task, step, turn, |i| {
-            task.failed().any(|failed| failed == i) || input.is_some() && can_be_shortened(task, i)
+            let may_be_meant = step.is_some() || task.failed().next().is_none();
+            task.failed().any(|failed| failed == i) || input.is_some() && may_be_meant && can_be_shortened(task, i)
         })?),
     };
     if input.is_some_and(|input| !input.is_object() || exceeds(input, MAX_INPUT)) {
@@ -261,11 +262,10 @@ fn resubmit_items<'a>(
     Ok(Some(change))
 }
 
-/// Whether step `index` has an input from an operator that can be shortened. Needed if a full record stopped the order
-/// and no step failed.
+/// Whether step `index` has an input from an operator that can be shortened. Needed if a full record stopped the order.
 fn can_be_shortened(task: &Task, index: usize) -> bool {
     let step = &task.steps[index];
-    step.input.is_some() && step.claim().is_none() && task.failed().next().is_none()
+    step.input.is_some() && step.claim().is_none()
 }
 
 /// Skips a step (`output` is `None`), or records it as done by hand.

@@ -8,7 +8,7 @@ use crate::change::{self, Change, is_past};
 use crate::control::MAX_WITHHELD;
 use crate::decision::{Decision, Kept, Turn};
 use crate::message::Effect;
-use crate::retry::Late;
+use crate::retry::{Late, Rung};
 use crate::step::{Direction, Failure, FailureKind, State, Step};
 use crate::task::{LOOK_AHEAD, MAX_OWED_WAIT, OWED_GRACE, Phase, Task, grace};
 use crate::time::{SignedDuration, Timestamp, plus};
@@ -119,8 +119,14 @@ pub fn supervise_full(task: &Task, token: u64, turn: &Turn<'_>, why: &str) -> Ve
     let mut change = Change::begin(task, turn);
     change.task.lease_token = token;
     change.use_up_due();
-    for step in &mut change.task.steps {
+    for (step, spec) in change.task.steps.iter_mut().zip(&turn.workflow.steps) {
         match step.claim() {
+            Some((Direction::Do, by)) if change::is_past(by, turn) && spec.poll.is_none() => {
+                step.failures += 1;
+                let is_spent = matches!(spec.retry.after(step.failures), Rung::Exhausted(_));
+                let has_failed = is_spent && matches!(task.phase, Phase::Forward | Phase::Error);
+                step.state = if has_failed { State::Failed } else { State::Pending { not_before: None } };
+            }
             Some((Direction::Do, by)) if change::is_past(by, turn) => step.state = State::Pending { not_before: None },
             Some((Direction::Undo, by)) if change::is_past(by, turn) => {
                 step.state = State::UndoPending { not_before: None };
@@ -135,10 +141,11 @@ pub fn supervise_full(task: &Task, token: u64, turn: &Turn<'_>, why: &str) -> Ve
     }
 }
 
-/// The policy that gives a late attempt more time, if any. Undos and attempts during an undo get none.
+/// The policy that gives a late attempt more time, if any. Undos and attempts during an undo get none; another step that
+/// stopped the task in Error changes nothing.
 fn more_time(change: &Change<'_>, index: usize, direction: Direction, turn: &Turn<'_>) -> Option<Late> {
     let late = turn.workflow.steps[index].late?;
-    let is_forward = direction == Direction::Do && change.task.phase == Phase::Forward;
+    let is_forward = direction == Direction::Do && matches!(change.task.phase, Phase::Forward | Phase::Error);
     (is_forward && change.task.steps[index].extended < late.times).then_some(late)
 }
 

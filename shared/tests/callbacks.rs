@@ -81,6 +81,18 @@ fn a_callback_counts_from_the_first_claim_on() {
     assert_eq!(bench.task.steps[0].output, Some(json!({"id": 1})));
 }
 
+// The answer that accepted the work is lost, the attempts are used up while the order is in Error, and then the end of the
+// work is reported: once a person has settled the other step, nothing is left to decide.
+#[test]
+fn a_callback_counts_for_a_step_that_has_failed_in_error() {
+    let steps = STEPS.replacen("accept", "retry = { max = 1 }; accept", 1) + "z | after = []; on_failure = \"error\"\n";
+    let mut bench = begun(&steps);
+    bench.failed("z").at(11_000).supervise().is("Error a=Failed#1f1 b=Pending z=Failed#1", "");
+    bench.on(&called("k", json!({"id": 1}))).is("Error a=Failed#1f1 b=Pending z=Failed#1", "");
+    bench.on(&act(What::Skip { step: Some("z".into()) }));
+    bench.is("Pending a=Processed#1f1 b=Pending z=Skipped#1", "wake");
+}
+
 #[test]
 fn an_agent_may_end_what_it_accepted_by_a_reply() {
     let mut bench = begun(STEPS);

@@ -9,6 +9,7 @@ use shared::json::MAX_DEPTH;
 use shared::message::{Effect, MAX_OUTPUT, NoticeKind, Outcome};
 use shared::outputs::MAX_BESIDE;
 use shared::step::{Direction, State};
+use shared::supervisor::{Verdict, supervise_full};
 use shared::task::{Phase, Priority, Task};
 
 // ---------------------------------------------------------------- undo
@@ -528,29 +529,62 @@ fn an_alert_that_is_out_leaves_the_deadline_of_a_running_sibling_in_the_index() 
     bench.resubmit().wake(6).is("Processing a=Processing#2 b=Processing#2 c=Pending", "do a#2, do b#2");
 }
 
-// D6: found by workflows made by chance. An attempt that ends while the order is in Error counts as any other. If it was
+/// `a` stops the order; `b` runs beside it and has one attempt, and `more`.
+fn beside(more: &str) -> Bench {
+    let text = format!(
+        r#"
+        name = "beside"
+        on_failure = "error"
+        [[step]]
+        name = "a"
+        agent = "x"
+        after = []
+        timeout = "10s"
+        [[step]]
+        name = "b"
+        agent = "x"
+        after = []
+        timeout = "10s"
+        retry = {{ max = 1 }}
+        {more}
+        "#
+    );
+    let mut bench = Bench::claimed(&text);
+    bench.failed("a").at(11_000);
+    bench
+}
+
+// D6: found by generated workflows. An attempt that ends while the order is in Error counts as any other. If it was
 // the last one, a person has to decide about its step, too: going on must not mean another attempt.
 #[test]
 fn attempts_that_are_spent_in_error_stay_spent() {
-    let text = on_failure_error(SIDE_BY_SIDE)
-        .replace("retry = { max = 3, backoff = [\"1s\", \"5s\"] }", "retry = { max = 1 }");
-    let stopped = |text: &str| {
-        let mut bench = Bench::claimed(text);
-        bench.failed("a").at(11_000).supervise();
-        bench
-    };
-    let mut bench = stopped(&text);
-    bench.is("Error a=Failed#1 b=Failed#1f1 c=Pending", "");
-    bench.on(&act(What::Skip { step: Some("a".into()) })).is("Error a=Skipped#1 b=Failed#1f1 c=Pending", "");
-    bench.resubmit().wake(6).is("Processing a=Skipped#1 b=Processing#2 c=Pending", "do b#2");
-    // Nor is a `catch` in question only on the way forward.
-    let b = "name = \"b\"\nagent = \"x\"\n";
-    let caught = text.replace(b, &format!("{b}catch = \"error.kind == 'spent'\"\n"));
-    let caught = caught
-        .replace("name = \"a\"\n", "name = \"a\"\nafter = []\n")
-        .replace("name = \"b\"\n", "name = \"b\"\nafter = []\n");
-    let mut bench = stopped(&caught.replace("[\"a\", \"b\"]", "[\"a\", \"b?\"]"));
-    bench.is("Error a=Failed#1 b=Caught#1f1 c=Pending", "");
+    let skip = |step: &str| act(What::Skip { step: Some(step.into()) });
+    let mut bench = beside("");
+    bench.supervise().is("Error a=Failed#1 b=Failed#1f1", "");
+    assert!(bench.task.reason.as_ref().unwrap().starts_with("`a` failed: "), "{:?}", bench.task.reason);
+    bench.on(&skip("a")).is("Error a=Skipped#1 b=Failed#1f1", "");
+    assert!(bench.task.reason.as_ref().unwrap().starts_with("`b` failed: "), "{:?}", bench.task.reason);
+    bench.resubmit().wake(6).is("Processing a=Skipped#1 b=Processing#2", "do b#2");
+    // An agent that gives up has no attempt left either.
+    let mut bench = beside("");
+    bench.now = 9_000;
+    let gone = bench.answer("b", unavailable(None));
+    bench.on(&gone).is("Error a=Failed#1 b=Failed#1f1", "");
+    // A full record does not give another one.
+    let bench = beside("");
+    let Verdict::Recover { task, .. } = supervise_full(&bench.task, 1, &bench.turn("v1"), "too long") else { panic!() };
+    assert_eq!((&task.steps[1].state, task.steps[1].failures), (&State::Failed, 1));
+}
+
+// D5, D6: what a workflow says about late attempts and failures holds for a step beside the one that stopped the order.
+#[test]
+fn late_and_catch_apply_in_error() {
+    beside("late = { extend = \"30s\", times = 1 }").supervise().is("Error a=Failed#1 b=Processing#1", "wake");
+    beside("catch = \"error.kind == 'spent'\"").supervise().is("Error a=Failed#1 b=Caught#1f1", "");
+    // One without a value catches nothing, and says so.
+    let mut bench = beside("catch = \"error.answer.code == 'x'\"");
+    bench.supervise().is("Error a=Failed#1 b=Failed#1f1", "");
+    assert!(bench.task.steps[1].error.as_ref().unwrap().contains("error.answer"), "{:?}", bench.task.steps[1].error);
 }
 
 // F1, F3: a strict final notice keeps the task due until it is out; all three ends.

@@ -294,7 +294,7 @@ impl Change<'_> {
         }
         let step = &mut self.task.steps[index];
         match (direction, rung) {
-            // A sibling of a failed step: nothing new starts. In an undo, whether the last attempt did its work stays unknown.
+            // A sibling of a failed step: nothing new starts. In an undo, the outcome of its last attempt stays unknown.
             (Direction::Do, Rung::Retry(_)) if phase != Phase::Forward => self.let_rest(index),
             (Direction::Do, Rung::Exhausted(_)) if !matches!(phase, Phase::Forward | Phase::Error) => {
                 self.let_rest(index);
@@ -305,12 +305,16 @@ impl Change<'_> {
             }
             (Direction::Do, Rung::Exhausted(then)) => {
                 step.state = State::Failed;
-                let whole = format!("{error} ({attempts} failed attempts)");
-                let whole = match self.is_caught(index, failure, error, true) {
+                let mut whole = format!("{error} ({attempts} failed attempts)");
+                match self.is_caught(index, failure, error, true) {
                     Ok(true) => return,
-                    Ok(false) => whole,
-                    Err(mistake) => format!("{whole}; {mistake}"),
-                };
+                    Ok(false) => {}
+                    // The `catch` has no value, so the failure stands.
+                    Err(mistake) => {
+                        whole = format!("{whole}; {mistake}");
+                        self.task.steps[index].error = Some(history::shorten(&whole, history::MAX_TEXT));
+                    }
+                }
                 // An order that has stopped before waits for a person, who has to decide about this step, too.
                 if phase == Phase::Forward {
                     self.give_up(index, then, &whole);

@@ -55,8 +55,9 @@ impl World {
             if claimed && is.claim().map(|c| c.0) == Some(Direction::Do) && new.way(i, &self.workflow) != Way::Go {
                 return Some("a step starts only when all it depends on are done");
             }
-            let max = self.workflow.steps[i].retry.max;
-            if claimed && is.claim().map(|c| c.0) == Some(Direction::Do) && was.failures >= max {
+            let retry = &self.workflow.steps[i].retry;
+            let most = retry.max + retry.long.map_or(0, |long| long.times);
+            if claimed && is.claim().map(|c| c.0) == Some(Direction::Do) && was.failures >= most {
                 return Some("I3: once the attempts are spent, no other starts unless a person asks");
             }
             if claimed && old.paused_at.is_some() {
