@@ -272,9 +272,10 @@ impl<'a> Change<'a> {
                 let is_wait = direction == Direction::Do && matches!(step.state, State::Waiting { .. });
                 if step.kids.is_some() && (is_wait || direction == Direction::Undo) {
                     chosen.push(index);
-                    // Only a scheduler reads and makes other orders.
+                    // Only a scheduler reads and makes other orders. If a step before this one has just stopped or turned
+                    // the task, the orders are looked at once it goes on.
                     match (direction, list::has(&self.task, index)) {
-                        _ if !claims => {}
+                        _ if !claims || self.task.phase != phase => {}
                         (Direction::Do, true) => self.look_at_list(index),
                         (Direction::Do, false) => self.look(index),
                         (Direction::Undo, true) => self.unwind_list(index),

@@ -2,6 +2,7 @@
 
 use super::{CHILD, PARENT, family_of, good, lines, silent, without};
 use crate::support::*;
+use serde_json::json;
 use shared::decision::{Event, What};
 use shared::items::Item;
 use shared::step::State;
@@ -41,6 +42,27 @@ async fn a_list_that_fails_stops_what_is_open_at_once() {
     assert_eq!(family.parent().phase, Phase::Undoing);
     let phases = family.phases();
     assert!(phases.len() == 3 && phases.values().all(|phase| *phase != Phase::Forward), "{phases:?}");
+}
+
+// M2: found by generated workflows. The undo of a step beside the list stopped the order in the save in which the list's
+// turn came, and the list counted as undone although its orders stood.
+#[tokio::test]
+async fn a_list_is_not_undone_because_another_undo_has_stopped() {
+    let note = "[[step]]\nname = \"note\"\nafter = []\nagent = \"x\"\ntimeout = \"10s\"\n\
+                undo = { agent = \"x\", with = { id = \"${output.none}\" } }\n";
+    let parent = PARENT.replacen("name = \"pay\"", "name = \"pay\"\nafter = []", 1);
+    let (head, tail) = parent.split_at(parent.find("[[step]]").unwrap());
+    let mut family = family_of(&format!("{head}{note}{tail}"), CHILD, lines(3)).await;
+    family.after(5).await;
+    assert_eq!(family.parent().phase, Phase::Processed);
+    family.act(What::Undo).await;
+    family.after(60).await;
+    assert_eq!(family.parent().phase, Phase::UndoError);
+    assert!(family.phases().values().all(|phase| *phase == Phase::Processed), "{:?}", family.phases());
+    family.act(What::MarkDone { step: Some("note".into()), output: json!(null) }).await;
+    family.after(60).await;
+    assert_eq!(family.parent().phase, Phase::Undone, "{:?}", family.parent().reason);
+    assert!(family.phases().values().all(|phase| *phase == Phase::Undone), "{:?}", family.phases());
 }
 
 #[tokio::test]
