@@ -1,4 +1,4 @@
-//! Workflow files made by chance: steps of all kinds, with keys beside each other that nobody thought of.
+//! Randomly generated workflow files: steps of all kinds, with combinations of keys that nobody thought of.
 
 use std::fmt::Write as _;
 use stepwarden_simulation::parts::Draw;

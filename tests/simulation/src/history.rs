@@ -238,7 +238,7 @@ impl History {
             self.check_undo(saves, &workflow, &left, &mut wrong);
             self.check_told(saves, &mut wrong);
         }
-        self.check_families(&mut found);
+        self.check_families(&workflow, &mut found);
         for (id, version) in self.told() {
             if self.last(id).is_none_or(|last| last.version < version) {
                 let words = format!("version {version} was reported in a notice or an alert but never saved");
@@ -259,7 +259,7 @@ impl History {
     }
 
     /// What must be true of an order and those that it started: it is done only with them, and undone only with them.
-    fn check_families(&self, found: &mut Vec<Violation>) {
+    fn check_families(&self, workflow: &impl Fn(&Hash) -> Option<Arc<Workflow>>, found: &mut Vec<Violation>) {
         for child in self.orders() {
             let Some(link) = &child.parent else { continue };
             let mut wrong = |rule, words: String| found.push(Violation { rule, order: Some(child.id.clone()), words });
@@ -272,7 +272,8 @@ impl History {
                 wrong(Rule::OneChain, format!("its parent {} never recorded that it starts an order", link.id));
             }
             let by_hand = settled_by_hand(&self.saves[&link.id], &[Kind::Skipped, Kind::MarkedDone]);
-            let is_left = by_hand.iter().any(|step| parent.steps[*step].kids.is_some());
+            let step = workflow(&parent.workflow_hash).and_then(|workflow| workflow.position(&link.step));
+            let is_left = step.is_some_and(|step| by_hand.contains(&step));
             if parent.phase == Phase::Undone && child.phase != Phase::Undone && !is_left {
                 wrong(Rule::Undone, format!("its parent is Undone, and it is {:?}", child.phase));
             }
@@ -505,8 +506,8 @@ fn under_way(before: Option<&Task>, after: &Task, workflow: &Workflow) -> Option
     open.filter_map(|step| step.claim()).filter(|(direction, _)| *direction == Direction::Do).map(|(_, by)| by).max()
 }
 
-/// The steps whose undo a person settled by one of these acts. Effects of a skipped one may remain. The saves decide, not the
-/// person's answer.
+/// The steps whose undo a person settled by one of these acts. Effects of a skipped one may remain. The saves decide, not
+/// the person's answer.
 fn settled_by_hand(saves: &[Save], acts: &[Kind]) -> BTreeSet<usize> {
     let mut settled = BTreeSet::new();
     for pair in saves.windows(2) {
@@ -637,7 +638,8 @@ fn check_pair(before: &Task, after: &Task, wrong: &mut impl FnMut(Rule, String))
         wrong(Rule::OnlyRises, format!("version {v}: an event is dropped although its step is still to come"));
     }
     let taken: Vec<_> = after.events.iter().filter_map(|event| Some((event.step?, &event.by))).collect();
-    if taken.iter().collect::<BTreeSet<_>>().len() < taken.len() {
+    // After a "no", a person may have had the question asked again.
+    if taken.iter().collect::<BTreeSet<_>>().len() < taken.len() && after.acted_at == 0 {
         wrong(Rule::OnlyRises, format!("version {v}: a step takes two events, or two of one person"));
     }
     let is_late = before.deadline.is_some_and(|deadline| after.updated_at >= deadline);
@@ -645,8 +647,10 @@ fn check_pair(before: &Task, after: &Task, wrong: &mut impl FnMut(Rule, String))
     if before.phase == Phase::Forward && after.phase != Phase::Forward && of_deadline && !is_late {
         wrong(Rule::OnlyRises, format!("version {v}: it fails before its deadline"));
     }
+    let is_two = after.version > before.version + 1;
     let may_follow = match before.phase {
-        Phase::Forward => !matches!(after.phase, Phase::UndoError),
+        // One save may turn an order to its undo and stop that.
+        Phase::Forward => after.phase != Phase::UndoError || is_two,
         Phase::Processed => matches!(after.phase, Phase::Processed | Phase::Undoing | Phase::Undone),
         Phase::Undoing => matches!(after.phase, Phase::Undoing | Phase::Undone | Phase::UndoError),
         Phase::Undone => after.phase == Phase::Undone,
@@ -656,7 +660,7 @@ fn check_pair(before: &Task, after: &Task, wrong: &mut impl FnMut(Rule, String))
     // Steps that had done nothing yet have no new round.
     let is_again = is_put_back || before.again.is_some();
     // One save of two changes may already stop or end it.
-    let is_further = after.version > before.version + 1 && after.phase != Phase::UndoError;
+    let is_further = is_two && after.phase != Phase::UndoError;
     let goes_on = is_again && (after.phase == Phase::Forward || is_further);
     if !may_follow && !goes_on {
         wrong(Rule::OnlyRises, format!("version {v}: {:?} follows {:?}", after.phase, before.phase));

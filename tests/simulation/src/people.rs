@@ -482,8 +482,8 @@ pub(crate) async fn mend(world: Arc<World>, order: OrderPlan, left: Arc<AtomicUs
     }
 }
 
-/// The undo of a child goes on when a person says so, and without what fails again and again. What else a child stopped for, its
-/// parent's resubmission brings.
+/// The undo of a child goes on when a person says so. Once there are no faults any more, what still fails for lack of data
+/// or has something irreversible is skipped. What else a child stopped for, its parent's resubmission brings.
 pub(crate) async fn mend_children(world: Arc<World>) {
     if world.plan.children.is_empty() {
         return;
@@ -491,18 +491,22 @@ pub(crate) async fn mend_children(world: Arc<World>) {
     let mut asked: BTreeMap<Id, usize> = BTreeMap::new();
     loop {
         wait_ms(5000).await;
-        let stopped: Vec<(Id, Option<String>)> = {
+        let stopped: Vec<(Id, String, bool)> = {
             let history = world.history();
             let all = history.orders().filter(|task| task.parent.is_some() && task.phase == Phase::UndoError);
-            let failed = |task: &Task| Some(world.definition(task).steps[task.failed().next()?].name.clone());
-            all.map(|task| (task.id.clone(), failed(task))).collect()
+            let failed = |task: &Arc<Task>| {
+                let spec = &world.definition(task).steps[task.failed().next()?];
+                Some((task.id.clone(), spec.name.clone(), spec.undo_is_mapped() || spec.child.is_some()))
+            };
+            all.filter_map(failed).collect()
         };
-        for (id, failed) in stopped {
+        for (id, step, may_be_hopeless) in stopped {
             let _busy = Busy::new(&world);
             let times = asked.entry(id.clone()).or_insert(0);
-            *times += 1;
+            *times += usize::from(may_be_hopeless && world.now_ms() > world.plan.faults_end_ms());
+            let is_hopeless = *times > MENDED;
             let what =
-                if *times > MENDED { What::Skip { step: failed } } else { What::Resubmit { step: None, input: None } };
+                if is_hopeless { What::Skip { step: Some(step) } } else { What::Resubmit { step: None, input: None } };
             ask(&world, &id, what, None).await;
         }
     }

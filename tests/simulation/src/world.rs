@@ -31,7 +31,7 @@ use shared::pools::Layout;
 use shared::ports::{Error, StateStore};
 use shared::queues;
 use shared::registry::{Pointer, Pointers};
-use shared::step::Direction;
+use shared::step::{Direction, State};
 use shared::task::{Parent, Phase, ProcessState, Task};
 use shared::time::Timestamp;
 use shared::workflow::poll::Found;
@@ -323,7 +323,9 @@ impl World {
     /// Whether the service of a step may report its end later.
     pub(crate) fn may_accept(&self, request: &Request) -> bool {
         let spec = self.spec(&request.step);
+        // A reminder has no end to report.
         request.direction == Direction::Do
+            && request.reminder.is_none()
             && self.plan.script.is_none()
             && spec.is_some_and(|spec| spec.accept.is_some())
     }
@@ -394,10 +396,11 @@ impl World {
         let work = workflow.steps[index].work(request.direction).expect("what is requested is work");
         let wanted = match (&step.input, work.with) {
             (Some(input), _) => input.clone(),
-            // A service refuses another body under the same key. An order that runs again may have another for a step that keeps
-            // its key, because the person who asked for it allowed that.
+            // A service refuses another body under the same key. An order that runs again may have other data for a step that
+            // keeps its key, because the person who asked for it allowed that.
             (None, Some(_)) => {
-                let round = step.rounds.as_ref().map_or(0, |rounds| rounds.round);
+                let may_change = ["outputs", "ran", "errors", "now"].iter().any(|root| work.reads(root));
+                let round = step.rounds.as_ref().filter(|_| may_change).map_or(0, |rounds| rounds.round);
                 let (key, sent) = ((request.idempotency_key.clone(), round), request.input.clone());
                 lock(&self.bodies).entry(key).or_insert(sent).clone()
             }
@@ -555,16 +558,18 @@ impl World {
         is_open.then(|| format!("version {}: {}", task.version, self.sketch(&task)))
     }
 
-    /// The same of the orders that others started. A parent in Error leaves its children as they are. One whose undo stopped
-    /// at something irreversible has paused them, for a person to decide.
+    /// The same of the orders that others started. A parent in Error leaves its children as they are. If its undo stopped at
+    /// something irreversible, it has paused those that still run, for a person to decide.
     pub(crate) fn open_child(&self) -> Option<(Id, String)> {
         let children: Vec<Id> = {
             let history = self.history();
-            let is_left = |link: &Parent| {
-                let parent = history.last(&link.id).map(|parent| parent.phase);
-                link.paused && matches!(parent, Some(Phase::UndoError | Phase::Undone))
+            let is_left = |task: &Task, link: &Parent| {
+                let Some(parent) = history.last(&link.id) else { return false };
+                let step = self.definition(parent).position(&link.step).map(|step| &parent.steps[step].state);
+                let has_stopped = matches!(step, Some(State::UndoFailed | State::Undone));
+                task.phase == Phase::Forward && link.paused && has_stopped
             };
-            let is_open = |task: &&Arc<Task>| task.parent.as_ref().is_some_and(|link| !is_left(link));
+            let is_open = |task: &&Arc<Task>| task.parent.as_ref().is_some_and(|link| !is_left(task, link));
             history.orders().filter(is_open).map(|task| task.id.clone()).collect()
         };
         children.into_iter().find_map(|id| self.open(&id, |_| false).map(|why| (id, why)))
