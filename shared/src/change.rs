@@ -653,18 +653,21 @@ impl<'a> Change<'a> {
         turn.and_then(|Entry(.., text)| text.as_deref()).map(|text| history::shorten(text, history::MAX_TEXT))
     }
 
-    /// After an operator settled a step: restarts a stopped task once no failed step is left. Otherwise the reason is now
-    /// that of such a step.
-    pub(crate) fn go_on_if_nothing_failed(&mut self) {
+    /// After an operator settled step `settled`: restarts a stopped task once no failed step is left. If the task had
+    /// stopped because of `settled`, the reason is now that of such a step.
+    pub(crate) fn go_on_if_nothing_failed(&mut self, settled: usize) {
         self.take_callbacks();
         let failed = self.task.failed().next();
         match (self.task.phase, failed) {
             (Phase::Error | Phase::UndoError, None) => self.go_on(),
             (Phase::Error | Phase::UndoError, Some(index)) => {
                 let undo = if self.task.phase == Phase::UndoError { "the undo of " } else { "" };
-                let error = self.task.steps[index].error.as_deref().unwrap_or_default();
-                let reason = format!("{undo}`{}` failed: {error}", self.step_name(index));
-                self.task.reason = Some(history::shorten(&reason, history::MAX_TEXT));
+                let failed = |index| format!("{undo}`{}` failed", self.step_name(index));
+                if self.task.reason.as_ref().is_some_and(|reason| reason.starts_with(&failed(settled))) {
+                    let error = self.task.steps[index].error.as_deref().unwrap_or("for an unknown reason");
+                    let reason = format!("{}: {error}", failed(index));
+                    self.task.reason = Some(history::shorten(&reason, history::MAX_TEXT));
+                }
             }
             (Phase::Forward | Phase::Undoing | Phase::Processed | Phase::Undone, _) => self.wake = true,
         }

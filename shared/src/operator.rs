@@ -209,7 +209,8 @@ fn resubmit<'a>(task: &Task, act: &Act, step: Option<&str>, input: Option<&Value
         (None, None) => None,
         (Some(_), _) | (None, Some(_)) => Some(only(task, step, turn, |i| {
             let may_be_meant = step.is_some() || task.failed().next().is_none();
-            task.failed().any(|failed| failed == i) || input.is_some() && may_be_meant && can_be_shortened(task, i)
+            let has_failed = task.failed().any(|failed| failed == i);
+            has_failed || may_be_meant && input.is_some_and(|input| can_be_shortened(task, i, input))
         })?),
     };
     if input.is_some_and(|input| !input.is_object() || exceeds(input, MAX_INPUT)) {
@@ -262,10 +263,10 @@ fn resubmit_items<'a>(
     Ok(Some(change))
 }
 
-/// Whether step `index` has an input from an operator that can be shortened. Needed if a full record stopped the order.
-fn can_be_shortened(task: &Task, index: usize) -> bool {
+/// Whether `input` shortens that which an operator gave to step `index`. Needed if a full record stopped the order.
+fn can_be_shortened(task: &Task, index: usize, input: &Value) -> bool {
     let step = &task.steps[index];
-    step.input.is_some() && step.claim().is_none()
+    step.claim().is_none() && step.input.as_ref().is_some_and(|own| length(input) < length(own))
 }
 
 /// Skips a step (`output` is `None`), or records it as done by hand.
@@ -312,7 +313,7 @@ fn by_hand<'a>(task: &Task, act: &Act, step: Option<&str>, output: Option<&Value
     if direction == Direction::Do && output.is_some() {
         change.tell(NoticeKind::StepCompleted, Some(index));
     }
-    change.go_on_if_nothing_failed();
+    change.go_on_if_nothing_failed(index);
     change.finish();
     change.owe_final_notice();
     Ok(Some(change))

@@ -13,6 +13,9 @@ use crate::step::{Direction, Failure, FailureKind, State, Step};
 use crate::task::{LOOK_AHEAD, MAX_OWED_WAIT, OWED_GRACE, Phase, Task, grace};
 use crate::time::{SignedDuration, Timestamp, plus};
 
+/// The error of an attempt that expired.
+const LATE: &str = "no answer in time";
+
 /// What a supervisor does about one task.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Verdict {
@@ -71,7 +74,7 @@ pub fn supervise(task: &Task, token: u64, turn: &Turn<'_>) -> Verdict {
                 missed += 1;
                 let failure = Failure::of(FailureKind::Spent);
                 let has_heartbeat = task.steps[index].heart.is_some();
-                let error = if has_heartbeat { "no heartbeat and no answer in time" } else { "no answer in time" };
+                let error = if has_heartbeat { "no heartbeat and no answer in time" } else { LATE };
                 change.miss(index, direction, Miss::Expired, error, failure);
             }
         }
@@ -123,9 +126,11 @@ pub fn supervise_full(task: &Task, token: u64, turn: &Turn<'_>, why: &str) -> Ve
         match step.claim() {
             Some((Direction::Do, by)) if change::is_past(by, turn) && spec.poll.is_none() => {
                 step.failures += 1;
+                step.unsure |= spec.undo_is_mapped();
                 let is_spent = matches!(spec.retry.after(step.failures), Rung::Exhausted(_));
                 let has_failed = is_spent && matches!(task.phase, Phase::Forward | Phase::Error);
                 step.state = if has_failed { State::Failed } else { State::Pending { not_before: None } };
+                step.error = Some(LATE.to_owned());
             }
             Some((Direction::Do, by)) if change::is_past(by, turn) => step.state = State::Pending { not_before: None },
             Some((Direction::Undo, by)) if change::is_past(by, turn) => {

@@ -265,7 +265,12 @@ pub(crate) fn on_hint(task: &Task, seen: u64, part: u32, step: Option<&str>, tur
         }
     }
     if !change.task.is_over(turn.now, turn.skew) {
-        lists.now.into_iter().for_each(|index| change.look_at_or_unwind(index));
+        for index in lists.now {
+            // Once a list has stopped or turned the task, the others are looked at on its new way.
+            if change.task.phase == task.phase {
+                change.look_at_or_unwind(index);
+            }
+        }
     }
     // The notice of a turn to undo goes out before the undo begins (simulation, seed 304).
     if change.task.phase == task.phase {

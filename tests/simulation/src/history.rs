@@ -639,7 +639,8 @@ fn check_pair(before: &Task, after: &Task, wrong: &mut impl FnMut(Rule, String))
     }
     let taken: Vec<_> = after.events.iter().filter_map(|event| Some((event.step?, &event.by))).collect();
     // After a "no", a person may have had the question asked again.
-    if taken.iter().collect::<BTreeSet<_>>().len() < taken.len() && after.acted_at == 0 {
+    let asks_again = |entry: &Entry| matches!(entry.1, Kind::Resubmitted | Kind::MigrationAsked);
+    if taken.iter().collect::<BTreeSet<_>>().len() < taken.len() && !after.log.iter().any(asks_again) {
         wrong(Rule::OnlyRises, format!("version {v}: a step takes two events, or two of one person"));
     }
     let is_late = before.deadline.is_some_and(|deadline| after.updated_at >= deadline);

@@ -496,7 +496,8 @@ pub(crate) async fn mend_children(world: Arc<World>) {
             let all = history.orders().filter(|task| task.parent.is_some() && task.phase == Phase::UndoError);
             let failed = |task: &Arc<Task>| {
                 let spec = &world.definition(task).steps[task.failed().next()?];
-                Some((task.id.clone(), spec.name.clone(), spec.undo_is_mapped() || spec.child.is_some()))
+                let may_lack_data = spec.work(Direction::Undo).is_some_and(|undo| !undo.is_constant());
+                Some((task.id.clone(), spec.name.clone(), may_lack_data || spec.child.is_some()))
             };
             all.filter_map(failed).collect()
         };

@@ -399,7 +399,7 @@ impl World {
             // A service refuses another body under the same key. An order that runs again may have other data for a step that
             // keeps its key, because the person who asked for it allowed that.
             (None, Some(_)) => {
-                let may_change = ["outputs", "ran", "errors", "now"].iter().any(|root| work.reads(root));
+                let may_change = ["outputs", "ran", "errors", "now", "callback"].iter().any(|root| work.reads(root));
                 let round = step.rounds.as_ref().filter(|_| may_change).map_or(0, |rounds| rounds.round);
                 let (key, sent) = ((request.idempotency_key.clone(), round), request.input.clone());
                 lock(&self.bodies).entry(key).or_insert(sent).clone()
@@ -566,7 +566,8 @@ impl World {
             let is_left = |task: &Task, link: &Parent| {
                 let Some(parent) = history.last(&link.id) else { return false };
                 let step = self.definition(parent).position(&link.step).map(|step| &parent.steps[step].state);
-                let has_stopped = matches!(step, Some(State::UndoFailed | State::Undone));
+                let has_stopped = matches!(step, Some(State::UndoFailed | State::Undone))
+                    || parent.phase == Phase::UndoError && matches!(step, Some(State::UndoPending { .. }));
                 task.phase == Phase::Forward && link.paused && has_stopped
             };
             let is_open = |task: &&Arc<Task>| task.parent.as_ref().is_some_and(|link| !is_left(task, link));
