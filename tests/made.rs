@@ -1,4 +1,4 @@
-//! Randomly generated workflow files: steps of all kinds, with combinations of keys that nobody thought of.
+//! Generates workflow files at random. They contain steps of all kinds, and combinations of keys that nobody chose.
 
 use std::fmt::Write as _;
 use stepwarden_simulation::parts::Draw;
